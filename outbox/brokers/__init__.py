@@ -1,0 +1,1 @@
+"""Brokers: the port that every transport implements, and the transports behind it."""
