@@ -17,7 +17,7 @@ from outbox.verdict import Confirmation, Sighting
 ORIGIN = "outbox-origin"
 KEY = "outbox-key"
 ROW_ID = "outbox-id"
-TOKEN = "outbox-token"
+TOKEN = "outbox-token"  # noqa: S105 -- a property name
 MODE = "outbox-mode"
 CONTENT_TYPE = "outbox-content-type"
 RESERVED_PREFIX = "outbox-"
@@ -157,7 +157,7 @@ class Broker(Protocol):
         ...
 
     def prepare(self, messages: Sequence[Outgoing], timeout: float) -> list[Prepared]:
-        """Sends halves, pipelined; one wire attempt each; outcomes in the order of ``messages``, within ``timeout`` s."""
+        """Sends halves, pipelined; one wire attempt each; outcomes in the order of the messages, within ``timeout`` s."""
         ...
 
     def resolve(self, endings: Sequence[Ending], until: float) -> list[Ended]:
@@ -191,57 +191,6 @@ class Broker(Protocol):
 
     def close(self) -> None:
         """Ends what runs (nothing new is written) and frees everything; a second call does nothing."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A message as a consumer receives it."""
-
-    topic: str
-    body: bytes
-    #: The broker's UNIQ_KEY: survives redelivery, changes when the application sends again.
-    unique_id: str
-    #: KEYS, split at blanks as the broker splits them.
-    keys: tuple[str, ...]
-    tag: str | None
-    properties: Mapping[str, str]
-    #: From 1; counts every delivery of this message to this group that the broker knows of.
-    attempt: int
-    #: The transport's own; changes with every renewal. Opaque.
-    receipt: str
-    #: ``outbox.clock.monotonic`` seconds after which another consumer may receive it: judge by this, never by an answer.
-    invisible_until: float
-
-
-class Source(Protocol):
-    """A consumer group's view of some topics: every delivery must be acknowledged, or comes again.
-
-    The calls after ``receive`` return False where the broker did not confirm; the delivery then comes again.
-    """
-
-    def receive(self, limit: int, wait: float) -> list[Delivery]:
-        """Up to ``limit`` deliveries, waiting up to ``wait`` seconds for the first; [] when there is none or an outage."""
-        ...
-
-    def acknowledge(self, delivery: Delivery) -> bool:
-        """Takes the delivery off the group's queue for good."""
-        ...
-
-    def later(self, delivery: Delivery, delay: float) -> bool:
-        """Gives the delivery back; it comes again after about ``delay`` seconds, with ``attempt`` + 1."""
-        ...
-
-    def renew(self, delivery: Delivery, invisible: float) -> Delivery | None:
-        """Extends the invisible time; the returned delivery replaces the old one. None: not ours any more."""
-        ...
-
-    def bury(self, delivery: Delivery, reason: str) -> bool:
-        """Stores the delivery in the group's dead-letter topic, then acknowledges it."""
-        ...
-
-    def close(self) -> None:
-        """Stops receiving; deliveries that are not acknowledged come again."""
         ...
 
 
