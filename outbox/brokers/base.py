@@ -157,7 +157,7 @@ class Broker(Protocol):
         ...
 
     def prepare(self, messages: Sequence[Outgoing], timeout: float) -> list[Prepared]:
-        """Sends halves, pipelined; one wire attempt each; outcomes in the order of the messages, within ``timeout`` s."""
+        """Sends halves, pipelined, one wire attempt each; outcomes in order, within ``timeout`` seconds."""
         ...
 
     def resolve(self, endings: Sequence[Ending], until: float) -> list[Ended]:
