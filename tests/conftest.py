@@ -1,0 +1,59 @@
+"""The servers that tests share, and a fresh database for each test.
+
+A server is started at its first use and serves the whole session. ``OUTBOX_TEST_POSTGRES_URL``,
+``OUTBOX_TEST_MARIADB_URL`` and ``OUTBOX_TEST_REDIS_URL`` (SQLAlchemy and Redis URLs of a user that may create
+databases) name running servers to use instead. A server that is not installed skips its tests on a laptop and fails
+them with ``CI=true``.
+
+Tests that crash a server start one of their own: ``with require(Postgres) as server: ... server.kill()``.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.databases import fresh_database
+from tests.services.mariadb import MariaDB
+from tests.services.postgres import Postgres
+from tests.services.redis import Redis
+from tests.services.require import shared
+
+BACKENDS = ("sqlite", "postgresql", "mariadb")
+#: The fixture that names the server of a back end.
+SERVERS = {"postgresql": "postgres", "mariadb": "mariadb"}
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """SQLAlchemy URL of a PostgreSQL server (its maintenance database; ``fresh_database`` makes others)."""
+    with shared("OUTBOX_TEST_POSTGRES_URL", Postgres) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[str]:
+    """SQLAlchemy URL of a MariaDB server (its system database; ``fresh_database`` makes others)."""
+    with shared("OUTBOX_TEST_MARIADB_URL", MariaDB) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[str]:
+    """URL of a Redis server; tests share it, so each uses keys with a prefix of its own."""
+    with shared("OUTBOX_TEST_REDIS_URL", Redis) as url:
+        yield url
+
+
+@pytest.fixture(params=BACKENDS)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """SQLAlchemy URL of a fresh, empty database, on each back end in turn."""
+    server = SERVERS.get(request.param)
+    if server is None:
+        yield f"sqlite:///{tmp_path / 'outbox.db'}"
+        return
+    with fresh_database(request.getfixturevalue(server)) as url:
+        yield url
+
+
+# Fixtures that apply the schema stand on ``database_url`` and live beside the tests that use them.
