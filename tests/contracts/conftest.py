@@ -1,0 +1,28 @@
+"""The transports that the contract suite runs on: see ``rig.py`` for how to add one."""
+
+import pytest
+
+from tests.contracts.embedded_rig import embedded_rig  # noqa: F401 -- a fixture
+from tests.contracts.rig import Rig
+
+#: Each name has a fixture ``<name>_rig``.
+TRANSPORTS = ("embedded",)
+
+
+@pytest.fixture(params=TRANSPORTS)
+def rig(request: pytest.FixtureRequest) -> Rig:
+    """One transport after another."""
+    chosen: Rig = request.getfixturevalue(f"{request.param}_rig")
+    return chosen
+
+
+@pytest.fixture
+def topic(rig: Rig) -> str:
+    """A topic of the test's own."""
+    return rig.fresh_topic()
+
+
+@pytest.fixture
+def group(rig: Rig) -> str:
+    """A group name of the test's own."""
+    return rig.fresh_group()

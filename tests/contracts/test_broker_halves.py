@@ -1,0 +1,306 @@
+"""Contract of every ``Broker``: halves, their endings, and what becomes visible."""
+
+from dataclasses import replace
+
+import pytest
+
+from outbox.brokers.base import BrokerClosed, Ending, Outgoing, Refused, Stored
+from outbox.clock import monotonic
+from outbox.lifecycle import Verdict
+from outbox.verdict import Confirmation
+from tests.contracts.rig import (
+    Rig,
+    end_one,
+    eventually,
+    ids,
+    message,
+    prepare_one,
+    publish,
+    settled_ids,
+    stored,
+)
+
+EVERY_BYTE = bytes(range(256))
+
+
+def test_it_says_what_it_can_do(rig: Rig, group: str) -> None:
+    # Given a transport; When it is asked; Then it says what the table of transports says
+    broker = rig.open(group)
+    assert broker.capabilities == rig.capabilities
+    assert broker.capabilities.check_scope in {"group", "topic"}
+    assert broker.group == group
+
+
+def test_a_half_names_what_ends_it(rig: Rig, topic: str, group: str) -> None:
+    # Given a broker; When a half is stored
+    outgoing = message(topic)
+    half = prepare_one(rig.open(group), outgoing)
+    # Then it carries its own identity, and a handle that fits the column
+    assert (half.topic, half.half_id, half.group) == (topic, outgoing.unique_id, group)
+    assert half.broker
+    assert 0 < len(half.handle) <= 255
+
+
+def test_a_half_is_invisible_until_commit(rig: Rig, topic: str, group: str) -> None:
+    # Given a half that nobody has ended
+    broker = rig.open(group)
+    half = prepare_one(broker, message(topic))
+    assert settled_ids(rig, broker, topic) == []
+    # When it is committed
+    end_one(broker, half, Verdict.COMMIT)
+    # Then there is one message
+    eventually(lambda: half.half_id in ids(rig, topic), rig.deadline, "the message is visible")
+    assert settled_ids(rig, broker, topic).count(half.half_id) == 1
+
+
+def test_the_answer_to_an_ending_is_a_confirmation_or_is_denied_by_the_capabilities(
+    rig: Rig, topic: str, group: str
+) -> None:
+    # Given two halves
+    broker = rig.open(group)
+    first, second = (stored(outcome) for outcome in broker.prepare([message(topic), message(topic)], timeout=10))
+    # When one is committed and one is rolled back
+    endings = [Ending(first, Verdict.COMMIT), Ending(second, Verdict.ROLLBACK)]
+    answers = {ended.confirmation for ended in broker.resolve(endings, until=monotonic() + 10)}
+    # Then both are confirmed, or neither ever is
+    assert answers == {Confirmation.CONFIRMED if rig.capabilities.confirms else Confirmation.UNANSWERED}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"body": b"plain", "tag": "paid", "properties": {"colour": "blue"}}, id="everything"),
+        pytest.param({"properties": {}}, id="no properties"),
+        pytest.param({"key": "заказ-42-订单-é"}, id="unicode key"),
+        pytest.param({"properties": {"name": "Zoë 北京 🚀", "outbox-token": "a1b2"}}, id="unicode property"),
+        pytest.param({"lane": None}, id="no lane"),
+        pytest.param({"body": b"x" * 200_000}, id="200 KB"),
+    ],
+)
+def test_the_message_is_what_was_sent(rig: Rig, topic: str, group: str, fields: dict[str, object]) -> None:
+    # Given a message with these fields
+    broker = rig.open(group)
+    outgoing = message(topic, **fields)
+    # When it is published
+    publish(broker, outgoing)
+    eventually(lambda: outgoing.unique_id in ids(rig, topic), rig.deadline, "the message is visible")
+    # Then nothing of it has changed
+    (seen,) = rig.visible(topic)
+    assert (seen.unique_id, seen.key, seen.tag) == (outgoing.unique_id, outgoing.key, outgoing.tag)
+    assert seen.body == outgoing.body
+    assert outgoing.properties.items() <= seen.properties.items()
+
+
+@pytest.mark.parametrize(
+    "body", [EVERY_BYTE * 20, b"\0", b"a\0b", b"\0" * 5000], ids=["every byte", "zero", "zero inside", "zeros"]
+)
+def test_bodies_pass_byte_for_byte_or_are_refused(rig: Rig, topic: str, group: str, body: bytes) -> None:
+    # Given a body that is no text
+    broker = rig.open(group)
+    outgoing = message(topic, body=body)
+    # When it is sent
+    (outcome,) = broker.prepare([outgoing], timeout=10)
+    # Then it is refused where the capabilities say so, and arrives whole everywhere else
+    if not rig.capabilities.binary_bodies:
+        assert isinstance(outcome, Refused)
+        return
+    end_one(broker, stored(outcome), Verdict.COMMIT)
+    eventually(lambda: ids(rig, topic) == [outgoing.unique_id], rig.deadline, "the message is visible")
+    assert rig.visible(topic)[0].body == body
+
+
+def test_rollback_leaves_nothing(rig: Rig, topic: str, group: str) -> None:
+    # Given a half
+    broker = rig.open(group)
+    half = prepare_one(broker, message(topic))
+    # When it is rolled back
+    end_one(broker, half, Verdict.ROLLBACK)
+    # Then there is no message
+    assert settled_ids(rig, broker, topic) == []
+
+
+def test_a_bad_message_harms_no_other(rig: Rig, topic: str, group: str) -> None:
+    # Given a message that no broker stores, among good ones
+    broker = rig.open(group)
+    batch = [message(topic, body=b"x" * (5 << 20) if number == 3 else b"good") for number in range(7)]
+    # When they are sent together
+    outcomes = broker.prepare(batch, timeout=30)
+    # Then the outcomes are in order, and only the bad one is refused
+    assert [type(outcome) for outcome in outcomes] == [Refused if n == 3 else Stored for n in range(7)]
+    halves = [stored(outcome) for n, outcome in enumerate(outcomes) if n != 3]
+    good = [outgoing.unique_id for n, outgoing in enumerate(batch) if n != 3]
+    assert [half.half_id for half in halves] == good
+    # And the good ones become visible
+    broker.resolve([Ending(half, Verdict.COMMIT) for half in halves], until=monotonic() + 10)
+    eventually(lambda: sorted(ids(rig, topic)) == sorted(good), rig.deadline, "the good ones are visible")
+
+
+def test_a_refusal_says_why(rig: Rig, topic: str, group: str) -> None:
+    # Given a body over the limit; When it is sent; Then the reason is not empty
+    (outcome,) = rig.open(group).prepare([message(topic, body=b"x" * (5 << 20))], timeout=30)
+    assert isinstance(outcome, Refused)
+    assert outcome.reason
+
+
+def test_nothing_asked_nothing_said(rig: Rig, group: str) -> None:
+    # Given a broker; When it is given empty lists; Then it returns empty lists
+    broker = rig.open(group)
+    assert broker.prepare([], timeout=1) == []
+    assert broker.send([], timeout=1) == []
+    assert broker.resolve([], until=monotonic() + 1) == []
+
+
+def test_a_large_batch_keeps_its_order(rig: Rig, topic: str, group: str) -> None:
+    # Given more messages than a pass claims
+    broker = rig.open(group)
+    batch = [message(topic, lane=None) for _ in range(300)]
+    # When they are prepared, and every third is rolled back
+    halves = [stored(outcome) for outcome in broker.prepare(batch, timeout=60)]
+    assert [half.half_id for half in halves] == [outgoing.unique_id for outgoing in batch]
+    verdicts = [Verdict.ROLLBACK if number % 3 == 0 else Verdict.COMMIT for number in range(300)]
+    endings = [Ending(half, verdict) for half, verdict in zip(halves, verdicts, strict=True)]
+    ended = broker.resolve(endings, until=monotonic() + 60)
+    # Then each is answered, and exactly the committed ones become visible
+    assert len(ended) == len(endings)
+    wanted = {half.half_id for half, verdict in zip(halves, verdicts, strict=True) if verdict is Verdict.COMMIT}
+    eventually(lambda: len(ids(rig, topic)) >= len(wanted), rig.deadline, "all are visible")
+    assert sorted(ids(rig, topic)) == sorted(wanted)
+
+
+def test_commit_twice_makes_two_messages(rig: Rig, topic: str, group: str) -> None:
+    # Given a committed half: the broker keeps no final state
+    if not rig.capabilities.ends_by_handle:
+        pytest.skip("this transport ends a half once: denied by its capabilities")
+    broker = rig.open(group)
+    half = publish(broker, message(topic))
+    # When it is committed again
+    end_one(broker, half, Verdict.COMMIT)
+    # Then there are two: this is why a repeated commit needs a look-up
+    eventually(lambda: ids(rig, topic).count(half.half_id) == 2, rig.deadline, "two copies are visible")
+    assert settled_ids(rig, broker, topic) == [half.half_id] * 2
+
+
+def test_commit_after_rollback_is_delivered(rig: Rig, topic: str, group: str) -> None:
+    # Given a half that was rolled back
+    if not rig.capabilities.ends_by_handle:
+        pytest.skip("this transport ends a half once: denied by its capabilities")
+    broker = rig.open(group)
+    half = prepare_one(broker, message(topic))
+    end_one(broker, half, Verdict.ROLLBACK)
+    # When it is committed; Then it is delivered all the same
+    end_one(broker, half, Verdict.COMMIT)
+    eventually(lambda: ids(rig, topic) == [half.half_id], rig.deadline, "the message is visible")
+
+
+def test_another_connection_of_the_group_ends_a_half(rig: Rig, topic: str, group: str) -> None:
+    # Given a half whose sender is gone
+    sender = rig.open(group)
+    half = prepare_one(sender, message(topic))
+    sender.close()
+    # When another connection of the same group commits it by its handle
+    heir = rig.open(group)
+    ended = end_one(heir, half, Verdict.COMMIT)
+    # Then the message becomes visible, or the capabilities said no
+    if rig.capabilities.ends_by_handle:
+        assert ended.confirmation in {Confirmation.CONFIRMED, Confirmation.UNANSWERED}
+        eventually(lambda: ids(rig, topic) == [half.half_id], rig.deadline, "the message is visible")
+    else:
+        assert ended.confirmation is not Confirmation.CONFIRMED
+        assert settled_ids(rig, heir, topic) == []
+
+
+def test_the_half_names_the_group_that_ends_it(rig: Rig, topic: str, group: str) -> None:
+    # Given a half of another group, as after a change of settings
+    if not rig.capabilities.ends_by_handle:
+        pytest.skip("this transport ends only its own halves: denied by its capabilities")
+    half = prepare_one(rig.open(group), message(topic))
+    # When a connection under a new group ends it
+    end_one(rig.open(rig.fresh_group()), half, Verdict.COMMIT)
+    # Then the half's own group is what counts
+    eventually(lambda: ids(rig, topic) == [half.half_id], rig.deadline, "the message is visible")
+
+
+def test_an_unknown_handle_is_gone(rig: Rig, topic: str, group: str) -> None:
+    # Given a half and a handle at which there is nothing
+    if not (rig.capabilities.confirms and rig.capabilities.ends_by_handle):
+        pytest.skip("this transport does not hear the broker's answer: denied by its capabilities")
+    broker = rig.open(group)
+    half = prepare_one(broker, message(topic))
+    # When it is ended; Then it is gone, and the real one is untouched
+    ended = end_one(broker, rig.nowhere(half), Verdict.COMMIT)
+    assert ended.confirmation is Confirmation.GONE
+    assert ended.reason
+    assert settled_ids(rig, broker, topic) == []
+
+
+def test_the_wrong_group_is_denied(rig: Rig, topic: str, group: str) -> None:
+    # Given a half
+    if not (rig.capabilities.confirms and rig.capabilities.ends_by_handle):
+        pytest.skip("this transport does not hear the broker's answer: denied by its capabilities")
+    broker = rig.open(group)
+    half = prepare_one(broker, message(topic))
+    # When it is ended in another group's name
+    ended = end_one(broker, replace(half, group=rig.fresh_group()), Verdict.COMMIT)
+    # Then the broker says no, and nothing is visible
+    assert ended.confirmation is Confirmation.DENIED
+    assert ended.reason
+    assert settled_ids(rig, broker, topic) == []
+
+
+def test_one_denied_ending_harms_no_other(rig: Rig, topic: str, group: str) -> None:
+    # Given three halves, the second under a wrong name
+    if not (rig.capabilities.confirms and rig.capabilities.ends_by_handle):
+        pytest.skip("this transport does not hear the broker's answer: denied by its capabilities")
+    broker = rig.open(group)
+    halves = [stored(outcome) for outcome in broker.prepare([message(topic) for _ in range(3)], timeout=10)]
+    endings = [Ending(half, Verdict.COMMIT) for half in halves]
+    endings[1] = Ending(replace(halves[1], group=rig.fresh_group()), Verdict.COMMIT)
+    # When they are ended together; Then the answers are in order
+    answers = [ended.confirmation for ended in broker.resolve(endings, until=monotonic() + 10)]
+    assert answers == [Confirmation.CONFIRMED, Confirmation.DENIED, Confirmation.CONFIRMED]
+    assert sorted(settled_ids(rig, broker, topic)) == sorted([halves[0].half_id, halves[2].half_id])
+
+
+def test_after_the_time_limit_nothing_is_written(rig: Rig, topic: str, group: str) -> None:
+    # Given a half and a window that is over
+    broker = rig.open(group)
+    half = prepare_one(broker, message(topic))
+    # When it is ended
+    (ended,) = broker.resolve([Ending(half, Verdict.COMMIT)], until=monotonic() - 1)
+    # Then it is unanswered and nothing happened
+    assert ended.confirmation is Confirmation.UNANSWERED
+    assert settled_ids(rig, broker, topic) == []
+
+
+def test_a_lane_keeps_to_one_queue_in_order(rig: Rig, topic: str, group: str) -> None:
+    # Given two connections that share a lane
+    brokers = [rig.open(group), rig.open(group)]
+    batch = [message(topic, lane="order-42") for _ in range(12)]
+    # When its messages are published one after another
+    for number, outgoing in enumerate(batch):
+        publish(brokers[number % 2], outgoing)
+    eventually(lambda: len(ids(rig, topic)) == len(batch), rig.deadline, "all are visible")
+    # Then they lie in one queue, in order
+    seen = rig.visible(topic)
+    assert len({each.queue for each in seen}) == 1
+    assert [each.unique_id for each in seen] == [outgoing.unique_id for outgoing in batch]
+
+
+def test_close_is_final_and_may_be_repeated(rig: Rig, topic: str, group: str) -> None:
+    # Given a closed connection
+    broker = rig.open(group)
+    half = prepare_one(broker, message(topic))
+    broker.close()
+    broker.close()
+    # When it is used; Then it says so
+    outgoing: Outgoing = message(topic)
+    with pytest.raises(BrokerClosed):
+        broker.prepare([outgoing], timeout=1)
+    with pytest.raises(BrokerClosed):
+        broker.send([outgoing], timeout=1)
+    with pytest.raises(BrokerClosed):
+        broker.resolve([Ending(half, Verdict.COMMIT)], until=monotonic() + 1)
+    with pytest.raises(BrokerClosed):
+        broker.listen([topic], lambda check, answer: None)
+    # And nothing was written
+    assert settled_ids(rig, rig.open(group), topic) == []

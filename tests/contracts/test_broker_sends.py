@@ -1,0 +1,86 @@
+"""Contract of every ``Broker``: plain sends, look-ups, and a broker that is away."""
+
+from datetime import UTC, datetime
+
+from outbox.brokers.base import Ending, Outage, Refused, Sent
+from outbox.clock import monotonic
+from outbox.lifecycle import Verdict
+from outbox.verdict import Confirmation, Sighting
+from tests.contracts.rig import Rig, end_one, eventually, ids, message, now, prepare_one, publish, settled_ids
+
+
+def test_a_plain_message_is_visible_once(rig: Rig, topic: str, group: str) -> None:
+    # Given a broker; When a plain message is sent
+    broker = rig.open(group)
+    outgoing = message(topic, tag="log", properties={"a": "b"})
+    outcomes = broker.send([outgoing], timeout=10)
+    # Then it is visible, once, as it was sent
+    assert outcomes == [Sent(outgoing.unique_id)]
+    eventually(lambda: outgoing.unique_id in ids(rig, topic), rig.deadline, "the message is visible")
+    (seen,) = rig.visible(topic)
+    assert (seen.key, seen.tag, seen.body) == (outgoing.key, "log", outgoing.body)
+    assert outgoing.properties.items() <= seen.properties.items()
+
+
+def test_plain_outcomes_are_in_order(rig: Rig, topic: str, group: str) -> None:
+    # Given a message that no broker stores, among good ones; When they are sent together
+    batch = [message(topic, body=b"x" * (5 << 20) if number == 1 else b"good") for number in range(4)]
+    outcomes = rig.open(group).send(batch, timeout=30)
+    # Then only it is refused
+    assert [type(outcome) for outcome in outcomes] == [Sent, Refused, Sent, Sent]
+    good = sorted(outgoing.unique_id for number, outgoing in enumerate(batch) if number != 1)
+    eventually(lambda: sorted(ids(rig, topic)) == good, rig.deadline, "the good ones are visible")
+
+
+def test_a_visible_message_is_found(rig: Rig, topic: str, group: str) -> None:
+    # Given a message that was published
+    broker = rig.open(group)
+    half = publish(broker, message(topic))
+    decided = now()
+    eventually(lambda: ids(rig, topic) == [half.half_id], rig.deadline, "the message is visible")
+    # When it is looked up; Then it is seen, or the transport cannot look
+    if rig.capabilities.finds:
+        eventually(lambda: broker.find(half, decided) is Sighting.VISIBLE, rig.deadline, "the look-up sees it")
+    else:
+        assert broker.find(half, decided) is Sighting.CANNOT_TELL
+
+
+def test_a_half_that_was_not_committed_is_absent(rig: Rig, topic: str, group: str) -> None:
+    # Given one half that nobody ended, and one that was rolled back
+    broker = rig.open(group)
+    halves = [prepare_one(broker, message(topic)) for _ in range(2)]
+    end_one(broker, halves[1], Verdict.ROLLBACK)
+    # When they are looked up
+    for half in halves:
+        if rig.capabilities.finds:
+            # Then both are absent
+            eventually(lambda half=half: broker.find(half, now()) is Sighting.ABSENT, rig.deadline, "absent")  # type: ignore[misc]
+        else:
+            assert broker.find(half, now()) is Sighting.CANNOT_TELL
+
+
+def test_a_store_younger_than_the_decision_cannot_tell(rig: Rig, topic: str, group: str) -> None:
+    # Given a half that was decided before this store came to be, as after a broker was replaced
+    broker = rig.open(group)
+    half = prepare_one(broker, message(topic))
+    # When it is looked up; Then its absence proves nothing
+    assert broker.find(half, datetime(2001, 1, 1, tzinfo=UTC)) is Sighting.CANNOT_TELL
+
+
+def test_a_broker_that_is_away_stores_nothing_and_knows_nothing(rig: Rig, topic: str, group: str) -> None:
+    # Given a half from better days, and a connection to a broker that cannot be reached
+    half = prepare_one(rig.open(group), message(topic))
+    away = rig.away(group)
+    # When it is used; Then every outcome says what is known, and no call raises
+    prepared = away.prepare([message(topic), message(topic)], timeout=2)
+    assert [type(outcome) for outcome in prepared] == [Outage, Outage]
+    (sent,) = away.send([message(topic)], timeout=2)
+    assert isinstance(sent, Outage)
+    (ended,) = away.resolve([Ending(half, Verdict.COMMIT)], until=monotonic() + 2)
+    assert ended.confirmation is Confirmation.UNANSWERED
+    assert away.find(half, now()) is Sighting.CANNOT_TELL
+    # And it is not ready for checks, whoever listens
+    away.listen([topic], lambda check, answer: None)
+    assert not away.checks_ready()
+    away.close()
+    assert settled_ids(rig, rig.open(group), topic) == []

@@ -1,0 +1,180 @@
+"""Contract of every ``Source``: each delivery is acknowledged, or comes again."""
+
+from outbox.brokers.base import Outgoing
+from outbox.clock import monotonic
+from tests.contracts.rig import Rig, eventually, ids, message, receive_all, receive_until
+
+LONG = 60.0
+
+
+def send(rig: Rig, topic: str, *fields: dict[str, object]) -> list[Outgoing]:
+    """Sends plain messages, one for each set of fields, and waits until they are visible."""
+    batch = [message(topic, **each) for each in fields]
+    rig.open(rig.fresh_group()).send(batch, timeout=10)
+    wanted = {outgoing.unique_id for outgoing in batch}
+    eventually(lambda: wanted <= set(ids(rig, topic)), rig.deadline, "the messages are visible")
+    return batch
+
+
+def test_a_delivery_is_what_was_sent(rig: Rig, topic: str, group: str) -> None:
+    # Given a message with everything
+    body = bytes(range(256)) if rig.capabilities.binary_bodies else b"text"
+    fields: dict[str, object] = {"body": body, "key": "订单-1", "tag": "paid", "properties": {"name": "Zoë"}}
+    (outgoing,) = send(rig, topic, fields)
+    # When a new group receives
+    (delivery,) = receive_all(rig, rig.source(topic, group, LONG), 1)
+    # Then it starts at the beginning of the topic, with the first attempt
+    assert (delivery.topic, delivery.body, delivery.unique_id) == (topic, body, outgoing.unique_id)
+    assert (delivery.keys, delivery.tag, delivery.attempt) == (("订单-1",), "paid", 1)
+    assert outgoing.properties.items() <= delivery.properties.items()
+    assert delivery.invisible_until > monotonic()
+
+
+def test_an_empty_topic_delivers_nothing(rig: Rig, topic: str, group: str) -> None:
+    # Given an empty topic; When received from without waiting; Then there is nothing
+    assert rig.source(topic, group, LONG).receive(limit=10, wait=0) == []
+
+
+def test_no_more_than_the_limit(rig: Rig, topic: str, group: str) -> None:
+    # Given five messages; When two are asked for; Then at most two come, and the others later
+    send(rig, topic, *[{}] * 5)
+    source = rig.source(topic, group, LONG)
+    first: list[str] = []
+    while not first:
+        first = [delivery.unique_id for delivery in source.receive(limit=2, wait=1)]
+    assert len(first) <= 2
+    rest = [delivery.unique_id for delivery in receive_all(rig, source, 5 - len(first))]
+    assert len(set(first + rest)) == 5
+
+
+def test_acknowledged_deliveries_never_come_again(rig: Rig, topic: str, group: str) -> None:
+    # Given two deliveries of the same age
+    acknowledged, kept = send(rig, topic, {}, {})
+    source = rig.source(topic, group, rig.short_invisible)
+    for delivery in receive_all(rig, source, 2):
+        # When one is acknowledged
+        if delivery.unique_id == acknowledged.unique_id:
+            assert source.acknowledge(delivery) is True
+    # Then the other one comes again, twice, and the acknowledged one does not
+    again = receive_until(rig, source, kept.unique_id, attempt=3)
+    assert {delivery.unique_id for delivery in again} == {kept.unique_id}
+
+
+def test_what_is_not_acknowledged_comes_again(rig: Rig, topic: str, group: str) -> None:
+    # Given a delivery that nobody acknowledges
+    (outgoing,) = send(rig, topic, {"tag": "paid", "properties": {"a": "b"}})
+    source = rig.source(topic, group, rig.short_invisible)
+    (first,) = receive_all(rig, source, 1)
+    # When its invisible time is over; Then it comes again, the same but for its attempt
+    second = receive_until(rig, source, outgoing.unique_id, attempt=2)[-1]
+    assert (second.topic, second.body, second.keys, second.tag) == (first.topic, first.body, first.keys, first.tag)
+    assert outgoing.properties.items() <= second.properties.items()
+    assert second.receipt != first.receipt
+
+
+def test_an_expired_delivery_is_not_ours_any_more(rig: Rig, topic: str, group: str) -> None:
+    # Given a delivery whose invisible time is over
+    (outgoing,) = send(rig, topic, {})
+    source = rig.source(topic, group, rig.short_invisible)
+    (delivery,) = receive_all(rig, source, 1)
+    eventually(lambda: monotonic() > delivery.invisible_until, rig.deadline, "the invisible time is over")
+    # When it is renewed or acknowledged; Then it is neither, and it comes again
+    assert source.renew(delivery, LONG) is None
+    assert source.acknowledge(delivery) is False
+    assert receive_until(rig, source, outgoing.unique_id, attempt=2)
+
+
+def test_a_renewed_delivery_stays_ours(rig: Rig, topic: str, group: str) -> None:
+    # Given two deliveries of the same age, one of them renewed
+    renewed, witness = send(rig, topic, {}, {})
+    source = rig.source(topic, group, rig.short_invisible)
+    by_id = {delivery.unique_id: delivery for delivery in receive_all(rig, source, 2)}
+    ours = source.renew(by_id[renewed.unique_id], LONG)
+    assert ours is not None
+    assert ours.invisible_until > by_id[renewed.unique_id].invisible_until
+    assert ours.attempt == 1
+    # When the other one has come again
+    again = receive_until(rig, source, witness.unique_id, attempt=2)
+    # Then the renewed one has not, and it can be acknowledged
+    assert renewed.unique_id not in {delivery.unique_id for delivery in again}
+    assert source.acknowledge(ours) is True
+
+
+def test_the_receipt_before_a_renewal_has_no_effect(rig: Rig, topic: str, group: str) -> None:
+    # Given a delivery that was renewed for a short while
+    (outgoing,) = send(rig, topic, {})
+    source = rig.source(topic, group, LONG)
+    (old,) = receive_all(rig, source, 1)
+    assert source.renew(old, rig.short_invisible) is not None
+    # When the old receipt is acknowledged (a broker may say yes to it)
+    source.acknowledge(old)
+    # Then the message comes again all the same
+    assert receive_until(rig, source, outgoing.unique_id, attempt=2)
+
+
+def test_later_comes_after_its_delay_with_the_next_attempt(rig: Rig, topic: str, group: str) -> None:
+    # Given two deliveries
+    short, long = send(rig, topic, {}, {})
+    source = rig.source(topic, group, LONG)
+    by_id = {delivery.unique_id: delivery for delivery in receive_all(rig, source, 2)}
+    # When both are given back, the first for longer
+    assert source.later(by_id[long.unique_id], rig.delays[1]) is True
+    assert source.later(by_id[short.unique_id], rig.delays[0]) is True
+    # Then both come again, in the order of their delays, as the second attempt
+    again = receive_all(rig, source, 2)
+    assert [delivery.unique_id for delivery in again] == [short.unique_id, long.unique_id]
+    assert [delivery.attempt for delivery in again] == [2, 2]
+
+
+def test_bury_moves_to_the_dead_letter_topic(rig: Rig, topic: str, group: str) -> None:
+    # Given two deliveries
+    buried, witness = send(rig, topic, {"body": b"bad"}, {})
+    source = rig.source(topic, group, rig.short_invisible)
+    by_id = {delivery.unique_id: delivery for delivery in receive_all(rig, source, 2)}
+    # When one is buried
+    assert source.bury(by_id[buried.unique_id], "cannot be read") is True
+    # Then it lies in the group's dead-letter topic, whole, and does not come again
+    letters = f"%DLQ%{group}"
+    eventually(lambda: buried.unique_id in ids(rig, letters), rig.deadline, "the dead letter is there")
+    (letter,) = rig.visible(letters)
+    assert (letter.body, letter.key) == (b"bad", buried.key)
+    again = receive_until(rig, source, witness.unique_id, attempt=3)
+    assert buried.unique_id not in {delivery.unique_id for delivery in again}
+
+
+def test_two_members_never_share_a_live_delivery(rig: Rig, topic: str, group: str) -> None:
+    # Given two members of one group
+    batch = send(rig, topic, *[{"lane": None}] * 30)
+    members = [rig.source(topic, group, LONG), rig.source(topic, group, LONG)]
+    # When they receive in turn until all has come
+    received: list[str] = []
+    end = monotonic() + rig.deadline
+    while len(received) < len(batch) and monotonic() < end:
+        for member in members:
+            received += [delivery.unique_id for delivery in member.receive(limit=4, wait=0.1)]
+    # Then each message came to one of them, once
+    assert sorted(received) == sorted(outgoing.unique_id for outgoing in batch)
+
+
+def test_every_group_gets_everything(rig: Rig, topic: str, group: str) -> None:
+    # Given two groups, of which one has acknowledged everything
+    batch = send(rig, topic, *[{}] * 5)
+    wanted = sorted(outgoing.unique_id for outgoing in batch)
+    first = rig.source(topic, group, LONG)
+    for delivery in (deliveries := receive_all(rig, first, 5)):
+        assert first.acknowledge(delivery) is True
+    # When the other one receives; Then it gets the same
+    others = receive_all(rig, rig.source(topic, rig.fresh_group(), LONG), 5)
+    assert sorted(delivery.unique_id for delivery in deliveries) == wanted
+    assert sorted(delivery.unique_id for delivery in others) == wanted
+
+
+def test_deliveries_of_a_closed_member_come_again(rig: Rig, topic: str, group: str) -> None:
+    # Given a member that closed without acknowledging
+    (outgoing,) = send(rig, topic, {})
+    leaving = rig.source(topic, group, rig.short_invisible)
+    receive_all(rig, leaving, 1)
+    leaving.close()
+    leaving.close()
+    # When its invisible time is over; Then another member gets it
+    assert receive_until(rig, rig.source(topic, group, LONG), outgoing.unique_id, attempt=2)
