@@ -1,0 +1,62 @@
+# Each target makes what it needs first: a virtual environment in .venv and, for tests, the servers' programs.
+# Stamps make a repeated run start at once; an edited pyproject.toml installs again.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+RUNTIME := $(VENV)/.runtime
+DEVELOPMENT := $(VENV)/.development
+SOURCES := outbox relay checkback tests benchmarks examples
+# Extra arguments for pytest: make test ARGS="-k lanes -x"
+ARGS ?=
+
+.PHONY: help demo test lint format bench model crash services clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(RUNTIME) ## Show the whole story on SQLite and the embedded broker; needs Python >= 3.11 only
+	@$(VENV)/bin/outbox demo
+
+test: lint services ## Lint, then every test on real servers, with coverage
+	@$(PYTHON) -m pytest $(if $(ARGS),$(ARGS),--cov --cov-report=term:skip-covered)
+
+lint: $(DEVELOPMENT) ## Style, types and import contracts
+	@$(VENV)/bin/ruff check
+	@$(VENV)/bin/ruff format --check
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/basedpyright --pythonpath $(PYTHON)
+	@$(VENV)/bin/lint-imports
+
+format: $(DEVELOPMENT) ## Put the code into the house format
+	@$(VENV)/bin/ruff check --fix
+	@$(VENV)/bin/ruff format
+
+bench: $(DEVELOPMENT) services ## Run one benchmark: make bench NAME=relay
+	@[[ -n "$(NAME)" ]] || { echo "say which one: make bench NAME=$$(cd benchmarks && ls *.py | grep -v '^_' | sed 's/\.py$$//' | paste -sd '|')" >&2; exit 2; }
+	@$(PYTHON) -m benchmarks.$(NAME) $(ARGS)
+
+model: $(DEVELOPMENT) ## Explore the protocol with wider bounds than the tests do
+	@OUTBOX_MODEL=wide $(PYTHON) -m pytest tests/model --timeout=0 $(ARGS)
+
+crash: $(DEVELOPMENT) services ## Kill processes and servers at every step, longer than the tests do
+	@OUTBOX_CRASH=long $(PYTHON) -m pytest tests/crash --timeout=0 $(ARGS)
+
+services:
+	@.ci/services.sh
+
+clean: ## Remove what make made
+	@rm -rf $(VENV) .outbox .services .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist build
+
+$(RUNTIME): pyproject.toml .ci/python.sh
+	@.ci/python.sh $(VENV)
+	@$(PYTHON) -m pip install --quiet --editable .
+	@touch $@
+
+$(DEVELOPMENT): $(RUNTIME)
+	@$(PYTHON) -m pip install --quiet --editable '.[mysql,redis]' --group test --group lint
+	@touch $@
