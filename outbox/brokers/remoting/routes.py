@@ -1,0 +1,176 @@
+"""Where a topic's queues and a broker's master are: asked of the name servers, kept for a while."""
+
+import logging
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from outbox.brokers.remoting.commands import Code, Request
+from outbox.brokers.remoting.connections import Away, Connections, RemotingError
+from outbox.brokers.remoting.stored import loads_lenient
+from outbox.clock import monotonic
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which a route is used without asking again (the Java client's ``pollNameServerInterval``).
+FRESH: Final = 30.0
+#: Seconds between two questions about a topic whose route seems wrong or cannot be had.
+_PAUSE: Final = 1.0
+_CALL: Final = 3.0
+#: Bits of ``perm`` (``PermName``), and the id of a master (``MixAll.MASTER_ID``).
+_WRITE: Final = 2
+_READ: Final = 4
+_MASTER: Final = "0"
+
+
+class NoRoute(Exception):
+    """The name servers answer and do not know the topic."""
+
+
+class Queue(NamedTuple):
+    """A queue that takes messages."""
+
+    broker: str
+    address: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where one topic lives."""
+
+    #: Queues that may be written, of brokers whose master is there; sorted, the same in every process.
+    writable: tuple[Queue, ...]
+    #: Address of the master of each broker that has the topic.
+    masters: Mapping[str, str]
+    #: Number of readable queues at each of these brokers.
+    readable: Mapping[str, int]
+
+    def lane(self, lane: str) -> Queue:
+        """The queue of a lane: the same for every process that sees the same route."""
+        return self.writable[zlib.crc32(lane.encode()) % len(self.writable)]
+
+
+@dataclass(slots=True)
+class _Known:
+    route: Route | None
+    asked: float
+    wrong: bool = False
+
+
+def parse_route(content: bytes) -> Route:
+    """A route from the body of the name server's answer (``TopicRouteData``)."""
+    found = loads_lenient(content)
+    masters = {
+        broker["brokerName"]: broker["brokerAddrs"][_MASTER]
+        for broker in found.get("brokerDatas") or ()
+        if _MASTER in broker["brokerAddrs"]
+    }
+    shares: list[dict[str, Any]] = [share for share in found.get("queueDatas") or () if share["brokerName"] in masters]
+    return Route(
+        writable=tuple(
+            sorted(
+                Queue(share["brokerName"], masters[share["brokerName"]], number)
+                for share in shares
+                if share["perm"] & _WRITE
+                for number in range(share["writeQueueNums"])
+            )
+        ),
+        masters=masters,
+        readable={share["brokerName"]: share["readQueueNums"] for share in shares if share["perm"] & _READ},
+    )
+
+
+class Routes:
+    """Routes by topic; safe to use from several threads.
+
+    An old route is used as long as no name server answers, and where the name servers forget a topic that was there:
+    a broker that is down takes its topics with it.
+    """
+
+    def __init__(self, name_servers: Sequence[str], connections: Connections) -> None:
+        self._name_servers = list(name_servers)
+        self._connections = connections
+        self._known: dict[str, _Known] = {}
+        self._asking = threading.Lock()
+
+    def route(self, topic: str) -> Route:
+        """The topic's route; ``NoRoute``, or ``Away`` where no name server answers and none was known."""
+        known = self._known.get(topic)
+        if known is not None and known.route is not None:
+            age = monotonic() - known.asked
+            if age < (_PAUSE if known.wrong else FRESH) or not self._asking.acquire(blocking=False):
+                return known.route
+        else:
+            self._asking.acquire()
+        try:
+            return self._refresh(topic, self._known.get(topic))
+        finally:
+            self._asking.release()
+
+    def master(self, topic: str, broker: str) -> str:
+        """The address of a broker's master at this moment; ``Away`` where nobody knows it.
+
+        Each broker registers a topic of its own name, which helps where ``topic`` has left it.
+        """
+        for name in (topic, broker):
+            try:
+                address = self.route(name).masters.get(broker)
+            except NoRoute:
+                continue
+            if address is not None:
+                return address
+        raise Away(f"broker {broker}: no name server knows a master of it now")
+
+    def doubt(self, address: str) -> None:
+        """Has the routes that name ``address`` asked for again soon: nobody answers there."""
+        for known in list(self._known.values()):
+            if known.route is not None and address in known.route.masters.values():
+                known.wrong = True
+
+    def brokers(self) -> Mapping[str, str]:
+        """The masters of the whole cluster, as the name servers see them now; ``RemotingError``."""
+        body = loads_lenient(self._ask(Request.CLUSTER_INFO, {}))
+        table = body.get("brokerAddrTable") or {}
+        return {
+            name: broker["brokerAddrs"][_MASTER] for name, broker in table.items() if _MASTER in broker["brokerAddrs"]
+        }
+
+    def _refresh(self, topic: str, known: _Known | None) -> Route:
+        try:
+            route = parse_route(self._ask(Request.TOPIC_ROUTE, {"topic": topic}))
+        except (RemotingError, NoRoute, ValueError, KeyError, TypeError, AttributeError) as problem:
+            if known is None or known.route is None:
+                raise (
+                    problem
+                    if isinstance(problem, RemotingError | NoRoute)
+                    else Away(f"topic {topic}: the name server's answer is no route: {problem!r}")
+                ) from problem
+            log.info("topic %s: keeping the old route: %s", topic, problem)
+            known.asked, known.wrong = monotonic(), True
+            return known.route
+        self._known[topic] = _Known(route, monotonic())
+        return route
+
+    def _ask(self, code: Request, ext: Mapping[str, str]) -> bytes:
+        """Asks the name servers in turn, the last good one first; ``NoRoute`` where one says so, ``Away``."""
+        problems = []
+        for address in list(self._name_servers):
+            try:
+                answer = self._connections.call(address, code, ext, timeout=_CALL)
+            except RemotingError as problem:
+                problems.append(str(problem))
+                continue
+            if answer.code == Code.TOPIC_NOT_EXIST:
+                raise NoRoute(f"{ext.get('topic')}: the name server knows no such topic")
+            if answer.code == Code.SUCCESS:
+                self._prefer(address)
+                return answer.body
+            problems.append(f"{address}: code {answer.code}: {answer.remark}")
+        raise Away("no name server answers: " + "; ".join(problems))
+
+    def _prefer(self, address: str) -> None:
+        if self._name_servers[0] != address:
+            self._name_servers = [address, *(other for other in self._name_servers if other != address)]
