@@ -1,0 +1,23 @@
+"""Transactional outbox for Apache RocketMQ: one business fact, one message, one effect."""
+
+from outbox.errors import (
+    DuplicateKey,
+    InvalidMessage,
+    NoTransaction,
+    OutboxError,
+    PayloadMismatch,
+    SchemaError,
+    SettingsError,
+)
+from outbox.session import Outbox
+
+__all__ = [
+    "DuplicateKey",
+    "InvalidMessage",
+    "NoTransaction",
+    "Outbox",
+    "OutboxError",
+    "PayloadMismatch",
+    "SchemaError",
+    "SettingsError",
+]

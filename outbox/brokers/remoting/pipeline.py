@@ -1,0 +1,49 @@
+"""Requests to one broker, pipelined: many written at once, the answers collected together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from outbox.brokers.remoting.connection import Closed, Connection, Exchange
+from outbox.brokers.remoting.connections import Away, Connections
+from outbox.brokers.remoting.frames import Frame
+
+#: The requests of a batch, given the opaque of the first.
+Encode = Callable[[int], Sequence[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What came back for a batch of requests to one broker."""
+
+    #: An answer, or None: none came.
+    frames: Sequence[Frame | None]
+    #: How many of the requests left this process, at least in part.
+    written: int
+    #: Why nothing was written, or why answers are missing.
+    reason: str
+    #: Where the requests were sent; None: nowhere.
+    connection: Connection | None
+
+
+def exchange(connections: Connections, address: str, count: int, encode: Encode, until: float) -> Answers:
+    """Sends ``count`` requests to ``address`` and waits for their answers until ``until``; never raises for the wire."""
+    try:
+        connection = connections.get(address, until)
+        batch = connection.open_exchange(count)
+    except (Away, Closed) as problem:
+        return Answers([None] * count, 0, str(problem), None)
+    try:
+        connection.send(batch, encode(batch.first), until)
+        if batch.written:
+            batch.wait(until)
+    finally:
+        connection.leave(batch)
+    return Answers(batch.answers, batch.written, _reason(connection, batch), connection)
+
+
+def _reason(connection: Connection, batch: Exchange) -> str:
+    if not batch.left:
+        return ""
+    if connection.is_open:
+        return f"{connection.address}: no answer in time"
+    return f"{connection.address}: the connection ended before the answer"

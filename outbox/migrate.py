@@ -1,0 +1,70 @@
+"""The schema's revisions: applied, checked and printed through Alembic."""
+
+import io
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import Connection
+
+from outbox.errors import SchemaError
+from outbox.store.database import Database
+
+#: A name of our own, so that the toolkit lives beside the application's revisions in one database.
+VERSION_TABLE = "outbox_schema_version"
+
+
+def upgrade(database: Database) -> None:
+    """Brings the schema to this version; does nothing where it is there already."""
+    with database.engine.begin() as connection:
+        command.upgrade(_config(connection=connection), "head")
+
+
+def sql(dialect: str) -> str:
+    """The DDL of all revisions for ``dialect`` (postgresql, mysql, sqlite), for those who apply it by hand."""
+    written = io.StringIO()
+    config = _config(dialect_name=dialect)
+    config.output_buffer = written
+    command.upgrade(config, "head", sql=True)
+    return written.getvalue()
+
+
+def current(connection: Connection) -> str | None:
+    """The revision that the database is at; None: the schema is not there."""
+    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
+
+
+def head() -> str:
+    """The revision that this version of the toolkit needs."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    if revision is None:
+        raise SchemaError(f"no revisions in {_folder()}: the installation is incomplete, install the package again")
+    return revision
+
+
+def check(database: Database) -> None:
+    """Raises ``SchemaError`` unless the schema is at this version's revision."""
+    with database.engine.connect() as connection:
+        at = current(connection)
+    if at is None:
+        raise SchemaError("the outbox tables are missing from this database: run `outbox db upgrade`")
+    if at != head():
+        raise SchemaError(
+            f"the database is at revision {at}, this version of the toolkit needs {head()}: run `outbox db upgrade`, "
+            "or install the version that fits"
+        )
+
+
+def _config(**attributes: object) -> Config:
+    config = Config(attributes=attributes)
+    config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _folder() -> Path:
+    """Beside this package in a checkout, inside it in an installed wheel."""
+    inside = Path(__file__).parent / "migrations"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "migrations"

@@ -1,0 +1,128 @@
+"""The declared tables. ``migrations/`` builds them; a test proves that head equals this metadata."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.elements import ColumnElement
+
+from outbox.columns import MYSQL_FAMILY, ExactText, Instant, ascii_name, blob, row_id
+from outbox.lifecycle import Move, State, sources_of
+from outbox.message import KEY_BYTES, TAG_BYTES, TOPIC_BYTES, Mode
+
+metadata = sa.MetaData(naming_convention={"ck": "ck_%(table_name)s_%(constraint_name)s"})
+
+
+def _one_of(column: str, values: type[State] | type[Mode]) -> str:
+    """A CHECK that lists the values, in their order."""
+    return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
+
+
+outbox = sa.Table(
+    "outbox",
+    metadata,
+    sa.Column("id", row_id(), sa.Identity(), primary_key=True, autoincrement=True),
+    sa.Column("topic", ExactText(TOPIC_BYTES), nullable=False),
+    sa.Column("key", ExactText(KEY_BYTES), nullable=False),
+    sa.Column("tag", ExactText(TAG_BYTES)),
+    sa.Column("payload", blob(), nullable=False),
+    sa.Column("content_type", sa.String(100), nullable=False),
+    sa.Column("headers", sa.JSON(), nullable=False),
+    sa.Column("lane", ExactText(KEY_BYTES)),
+    sa.Column("mode", ascii_name(13), nullable=False),
+    sa.Column("state", ascii_name(9), nullable=False),
+    sa.Column("token", ascii_name(16)),
+    sa.Column("lease_id", ascii_name(16)),
+    sa.Column("available_at", Instant(), nullable=False),
+    sa.Column("not_before", Instant()),
+    sa.Column("parked", sa.Boolean(), nullable=False, server_default=sa.false()),
+    sa.Column("attempts", sa.Integer(), nullable=False, server_default=sa.text("0")),
+    sa.Column("failures", sa.Integer(), nullable=False, server_default=sa.text("0")),
+    sa.Column("reason", sa.String(1000)),
+    sa.Column("half_id", ascii_name(64)),
+    sa.Column("half_broker", sa.String(255)),
+    sa.Column("half_handle", sa.String(255)),
+    sa.Column("half_group", sa.String(255)),
+    sa.Column("created_at", Instant(), nullable=False),
+    sa.Column("decided_at", Instant()),
+    sa.Column("delivered_at", Instant()),
+    # One business fact, one row: the identity that the whole toolkit stands on.
+    sa.UniqueConstraint("topic", "key", name="uq_outbox_topic_key"),
+    sa.CheckConstraint(_one_of("state", State), name="state"),
+    sa.CheckConstraint(_one_of("mode", Mode), name="mode"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+)
+
+
+def state_in(states: Iterable[State]) -> ColumnElement[bool]:
+    """The row is in one of the states; written out as literals, or no planner could match a partial index."""
+    return outbox.c.state.in_([sa.literal(state.value, literal_execute=True) for state in states])
+
+
+def claimable() -> ColumnElement[bool]:
+    """What the claim index covers: rows that an attempt may take once their ``available_at`` has passed."""
+    return sa.and_(state_in(sources_of(Move.COMMIT)), ~outbox.c.parked)
+
+
+def unsettled() -> ColumnElement[bool]:
+    """What the commit-lease index covers: rows whose decision the broker has not confirmed."""
+    return state_in(sources_of(Move.REOPEN))
+
+
+def _where(predicate: ColumnElement[bool]) -> dict[str, Any]:
+    """The predicate as an index wants it, in each dialect's words: values written out, the table not named."""
+    dialects = {"postgresql": postgresql.dialect(), "sqlite": sqlite.dialect()}  # type: ignore[no-untyped-call]
+    words = {"render_postcompile": True, "literal_binds": True}
+    return {
+        f"{name}_where": sa.text(str(predicate.compile(dialect=dialect, compile_kwargs=words)).replace("outbox.", ""))
+        for name, dialect in dialects.items()
+    }
+
+
+def _partial_indexes(*_: object, dialect: sa.Dialect, **__: object) -> bool:
+    """Whether the database has partial indexes."""
+    return dialect.name not in MYSQL_FAMILY
+
+
+def _state_index(*_: object, dialect: sa.Dialect, **__: object) -> bool:
+    """Whether the state must lead the index instead."""
+    return dialect.name in MYSQL_FAMILY
+
+
+# Both claims walk an index in the order of (available_at, id), whatever the backlog behind it.
+sa.Index(
+    "ix_outbox_claim",
+    outbox.c.available_at,
+    outbox.c.id,
+    **_where(claimable()),
+).ddl_if(callable_=_partial_indexes)
+sa.Index(
+    "ix_outbox_commit_lease",
+    outbox.c.available_at,
+    outbox.c.id,
+    **_where(unsettled()),
+).ddl_if(callable_=_partial_indexes)
+sa.Index("ix_outbox_state", outbox.c.state, outbox.c.parked, outbox.c.available_at, outbox.c.id).ddl_if(
+    callable_=_state_index
+)
+
+#: One row: which outbox database this is. Together with the origin it says whose a half message is.
+database = sa.Table(
+    "outbox_database",
+    metadata,
+    sa.Column("database_id", ascii_name(16), primary_key=True),
+    sa.Column("created_at", Instant(), nullable=False),
+    mysql_engine="InnoDB",
+)
+
+#: Who answers checks and when it last said so; readiness and ``outbox status`` read it.
+heartbeat = sa.Table(
+    "outbox_heartbeat",
+    metadata,
+    sa.Column("name", ExactText(255), primary_key=True),
+    sa.Column("beat_at", Instant(), nullable=False),
+    sa.Column("started_at", Instant(), nullable=False),
+    mysql_engine="InnoDB",
+)

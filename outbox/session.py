@@ -1,0 +1,143 @@
+"""The library call: ``Outbox.add`` writes the message's row in the caller's own transaction."""
+
+from collections.abc import Awaitable, Collection, Mapping
+from datetime import datetime
+from typing import Any, Literal, overload
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from outbox.errors import InvalidMessage, NoTransaction
+from outbox.message import Message, Mode, encode
+from outbox.store.insert import insert
+
+IfExists = Literal["raise", "skip"]
+
+
+class Outbox:
+    """The producing service's side of the outbox.
+
+    ``origin`` names the service; it must be the relay's ``OUTBOX_ORIGIN``. Rows of ``plain_topics`` are published
+    with one plain send (at least once), all others as transactional messages.
+    """
+
+    def __init__(self, origin: str, *, plain_topics: Collection[str] = ()) -> None:
+        self.origin = checked_origin(origin)
+        self._plain_topics = frozenset(plain_topics)
+
+    @overload
+    def add(
+        self,
+        session: Session | Connection,
+        *,
+        topic: str,
+        key: str,
+        payload: Any,
+        tag: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        not_before: datetime | None = None,
+        if_exists: IfExists = "raise",
+    ) -> int: ...
+
+    @overload
+    def add(
+        self,
+        session: AsyncSession | AsyncConnection,
+        *,
+        topic: str,
+        key: str,
+        payload: Any,
+        tag: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        not_before: datetime | None = None,
+        if_exists: IfExists = "raise",
+    ) -> Awaitable[int]: ...
+
+    def add(
+        self,
+        session: Session | Connection | AsyncSession | AsyncConnection,
+        *,
+        topic: str,
+        key: str,
+        payload: Any,
+        tag: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        not_before: datetime | None = None,
+        if_exists: IfExists = "raise",
+    ) -> int | Awaitable[int]:
+        """Adds a message to the caller's transaction and returns its row's id (async sessions: an awaitable of it).
+
+        The row is inserted at once and becomes a message if, and only if, the caller commits. ``key`` is the identity
+        of the business fact, unique per topic for as long as the row is kept. ``payload`` is bytes, a pydantic model,
+        or anything that JSON can write; ``not_before`` (aware) delays the publication.
+
+        Raises ``InvalidMessage`` (a limit of RocketMQ; names the field), ``DuplicateKey`` (the same message was added
+        before; with ``if_exists="skip"`` the earlier row's id is returned instead), ``PayloadMismatch`` (another
+        message has this key), ``NoTransaction`` (the connection is in autocommit). After each of them nothing was
+        written and the caller's transaction stays usable. Never commits.
+        """
+        if if_exists not in ("raise", "skip"):
+            raise ValueError(f"if_exists={if_exists!r}: 'raise' or 'skip'")
+        message = self._message(topic, key, payload, tag, headers, content_type, not_before)
+        return _write(session, message, skip=if_exists == "skip")
+
+    def _message(
+        self,
+        topic: str,
+        key: str,
+        payload: Any,
+        tag: str | None,
+        headers: Mapping[str, str] | None,
+        content_type: str | None,
+        not_before: datetime | None,
+    ) -> Message:
+        body, natural_type = encode(payload)
+        mode = Mode.PLAIN if topic in self._plain_topics else Mode.TRANSACTIONAL
+        return Message(topic, key, body, tag, content_type or natural_type, dict(headers or {}), mode, not_before)
+
+
+def _write(
+    session: Session | Connection | AsyncSession | AsyncConnection, message: Message, *, skip: bool
+) -> int | Awaitable[int]:
+    if isinstance(session, AsyncSession | AsyncConnection):
+        return session.run_sync(_add, message, skip)
+    if isinstance(session, Session | Connection):
+        return _add(session, message, skip)
+    raise TypeError(f"session: a Session, Connection, AsyncSession or AsyncConnection, not {type(session).__name__}")
+
+
+def _add(session: Session | Connection, message: Message, skip: bool) -> int:
+    connection = session.connection() if isinstance(session, Session) else session
+    if _commits_by_itself(connection):
+        raise NoTransaction(
+            "session: its connection is in autocommit, so the row could not share the business transaction: "
+            "use a connection without isolation_level='AUTOCOMMIT'"
+        )
+    return insert(connection, message, skip=skip)
+
+
+def _commits_by_itself(connection: Connection) -> bool:
+    """Autocommit as SQLAlchemy or the driver's own attribute tells it; without a question to the server."""
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    if connection.dialect.name == "sqlite":
+        return False  # isolation_level None is how SQLAlchemy users issue BEGIN themselves
+    driver = connection.connection.dbapi_connection
+    autocommit = getattr(driver, "autocommit", None)
+    if isinstance(autocommit, bool):
+        return autocommit
+    ask = getattr(driver, "get_autocommit", None)
+    return bool(ask()) if ask else False
+
+
+def checked_origin(origin: str) -> str:
+    """The origin, or ``InvalidMessage`` if it cannot travel as part of a property and a group name."""
+    if not origin or len(origin) > 100 or not all(c.isascii() and (c.isalnum() or c in "-_") for c in origin):
+        raise InvalidMessage(
+            "origin", f"{origin!r}: 1 to 100 letters, digits, '-' and '_' (it is part of a group name)"
+        )
+    return origin

@@ -1,0 +1,1 @@
+"""The store: every statement that reads or changes an outbox row."""

@@ -1,0 +1,113 @@
+"""How rows change: by compare-and-set over a batch, in the order of their ids, skipping rows that others hold."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.elements import ColumnElement
+
+from outbox.brokers.base import Half
+from outbox.lifecycle import Move, State, sources_of, target_of
+from outbox.schema import outbox, state_in
+from outbox.store.clock import latest, utc_after, utc_now
+from outbox.store.given import batch, given, selecting, updating
+
+#: From the given rows' columns to a condition, and to what is set.
+Compare = Callable[[Any], ColumnElement[bool]]
+Values = Callable[[Any], Mapping[str, Any]]
+
+
+class Change:
+    """One state-changing statement over many rows: which states it may leave, what it compares, what it sets.
+
+    Two statements in the caller's transaction: the rows that pass are locked in the order of their ids (two batches
+    can never wait for each other), rows that another transaction holds are skipped; then the locked ones are
+    written. The ids that come back are the ones that changed; one that is missing was decided by somebody else, which
+    is a normal outcome.
+
+    ``compare`` and ``values`` are functions of the given rows' columns, so that each row brings values of its own.
+    """
+
+    def __init__(
+        self,
+        dialect: str,
+        sources: Iterable[State],
+        *,
+        columns: Mapping[str, type] | None = None,
+        compare: Compare,
+        values: Values,
+        wait: bool = False,
+    ) -> None:
+        rows = given(dialect, {"id": int, **(columns or {})})
+        passing = selecting(dialect, rows, outbox.c.id).where(state_in(sources), compare(rows.c))
+        self._lock = passing.order_by(outbox.c.id).with_for_update(of=outbox, skip_locked=not wait)
+        self._write = updating(dialect, rows, values(rows.c))
+
+    @classmethod
+    def of_move(cls, dialect: str, move: Move, **how: Any) -> "Change":
+        """A change that makes ``move``: its sources and its target come from the lifecycle."""
+        values = how.pop("values")
+        return cls(dialect, sources_of(move), values=lambda rows: {"state": target_of(move), **values(rows)}, **how)
+
+    def apply(self, connection: Connection, rows: Iterable[Mapping[str, object]], **parameters: object) -> list[int]:
+        """Changes the rows that pass; the ids of those, in order."""
+        by_id = {row["id"]: row for row in rows}
+        if not by_id:
+            return []
+        changed = list(connection.execute(self._lock, {**batch(by_id.values()), **parameters}).scalars())
+        if changed:
+            connection.execute(self._write, {**batch(by_id[row_id] for row_id in changed), **parameters})
+        return changed
+
+
+def own_attempt(rows: Any) -> ColumnElement[bool]:
+    """The row is still held by the attempt that the given token and lease id name."""
+    return sa.and_(outbox.c.token == rows.token, outbox.c.lease_id == rows.lease)
+
+
+def no_attempt() -> dict[str, Any]:
+    """No half of this row may win any more: the check-back answers ROLLBACK to each."""
+    return {"token": None, "lease_id": None}
+
+
+def no_half() -> dict[str, Any]:
+    """No half is chosen."""
+    return dict.fromkeys(("half_id", "half_broker", "half_handle", "half_group", "decided_at"))
+
+
+def again_after(seconds: Any) -> dict[str, Any]:
+    """When the row may be claimed again, never before its own ``not_before``."""
+    due = utc_after(seconds)
+    return {"available_at": latest(sa.func.coalesce(outbox.c.not_before, due), due)}
+
+
+def half_columns() -> dict[str, type]:
+    """The given columns that describe a half."""
+    return {"half_id": str, "broker": str, "handle": str, "half_group": str}
+
+
+def half_values(half: Half) -> dict[str, object]:
+    """A half as given columns."""
+    return {"half_id": half.half_id, "broker": half.broker, "handle": half.handle, "half_group": half.group}
+
+
+def chosen_half(rows: Any) -> dict[str, Any]:
+    """Records the winning half and the moment of the decision, and takes the commit lease for ``:seconds``."""
+    return {
+        "half_id": rows.half_id,
+        "half_broker": rows.broker,
+        "half_handle": rows.handle,
+        "half_group": rows.half_group,
+        "decided_at": utc_now(),
+        "reason": None,
+        **fresh_lease(),
+    }
+
+
+def fresh_lease() -> dict[str, Any]:
+    """A lease under the id ``:new_lease`` that is over in ``:seconds``."""
+    return {
+        "lease_id": sa.bindparam("new_lease", type_=sa.String()),
+        "available_at": utc_after(sa.bindparam("seconds", type_=sa.Float())),
+    }

@@ -1,0 +1,184 @@
+"""Commit leases: who may carry a decision out, and what becomes of it.
+
+COMMIT may be sent only by the holder of a row's commit lease. ``Decisions.decide`` gives it to the relay; here it is
+adopted (pending -> committed, for a half whose attempt ran out), taken over once it is over, and put to an end.
+From-states and comparisons: *adopt* leaves ``pending``, compares the token and that the lease is over; *take over*
+leaves ``committed`` and compares that the lease is over; *settle* compares the half and nothing else, since delivered
+is true whoever says it; *reopen*, *give up* and *postpone* compare the lease id, which the next holder replaces.
+If the holder dies before any of them, its lease runs out and the next holder looks the half up first.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from outbox.brokers.base import Half
+from outbox.identity import fresh_token
+from outbox.lifecycle import Move, State, sources_of, target_of
+from outbox.schema import outbox, unsettled
+from outbox.store.change import Change, chosen_half, fresh_lease, half_columns, half_values, no_attempt, no_half
+from outbox.store.clock import utc_after, utc_now
+from outbox.store.database import Database
+from outbox.store.given import given, ids, selecting
+from outbox.verdict import RowView
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A committed row whose commit lease we hold, and its winning half."""
+
+    row_id: int
+    half: Half
+    lease_id: str
+    #: When the database chose the half.
+    decided_at: datetime
+    #: Seconds since then, by the database's clock.
+    age: float = 0.0
+
+
+_HELD = (
+    outbox.c.id,
+    outbox.c.topic,
+    outbox.c.half_id,
+    outbox.c.half_broker,
+    outbox.c.half_handle,
+    outbox.c.half_group,
+    outbox.c.decided_at,
+)
+
+
+class CommitLeases:
+    """The statements about committed rows; each method is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._changes = _Changes(database.dialect)
+        over = _over()
+        self._read = sa.select(
+            outbox.c.state, outbox.c.token, outbox.c.half_id, sa.type_coerce(over, sa.Boolean()).label("lease_over")
+        ).where(outbox.c.id == sa.bindparam("row_id"))
+        chosen = given(database.dialect, {"id": int})
+        self._held = selecting(database.dialect, chosen, *_HELD, utc_now().label("now"))
+        self._due = (
+            sa.select(outbox.c.id)
+            .where(unsettled(), over)
+            .order_by(outbox.c.available_at, outbox.c.id)
+            .limit(sa.bindparam("rows"))
+        )
+
+    def read(self, row_id: int) -> RowView | None:
+        """The row as a verdict sees it; None: there is no such row."""
+        with self._database.transaction() as connection:
+            row = connection.execute(self._read, {"row_id": row_id}).one_or_none()
+        return None if row is None else RowView(State(row.state), row.token, row.half_id, lease_over=row.lease_over)
+
+    def adopt(self, row_id: int, token: str, half: Half, lease: float) -> Holding | None:
+        """Chooses the half of an attempt that ran out, and takes the commit lease; None: somebody else was first."""
+        fresh = fresh_token()
+        row = {"id": row_id, "token": token, **half_values(half)}
+        with self._database.transaction() as connection:
+            changed = self._changes.adopt.apply(connection, [row], seconds=lease, new_lease=fresh)
+            return self._holdings(connection, changed, fresh).pop() if changed else None
+
+    def take_over(self, row_id: int, lease: float) -> Holding | None:
+        """Takes the commit lease of one row once the earlier one is over; None: it is not, or the row moved on."""
+        with self._database.transaction() as connection:
+            return next(iter(self._take(connection, [row_id], lease)), None)
+
+    def take_over_due(self, limit: int, lease: float) -> list[Holding]:
+        """Takes up to ``limit`` commit leases that are over, the longest over first."""
+        with self._database.transaction() as connection:
+            due = connection.execute(self._due, {"rows": limit}).scalars().all()
+            return self._take(connection, due, lease)
+
+    def settle(self, halves: Iterable[tuple[int, str]]) -> set[int]:
+        """Marks rows (row id, id of the half that the broker made visible) as delivered; the ids that changed."""
+        rows = [{"id": row_id, "half_id": half_id} for row_id, half_id in halves]
+        with self._database.transaction(durable=False) as connection:
+            return set(self._changes.settle.apply(connection, rows))
+
+    def reopen(self, holding: Holding, reason: str) -> bool:
+        """Puts the row back to be published by a new attempt; its half can no longer win."""
+        return self._end(self._changes.reopen, holding, reason)
+
+    def give_up(self, holding: Holding, reason: str) -> bool:
+        """Ends a row whose outcome cannot be known any more; an operator decides."""
+        return self._end(self._changes.give_up, holding, reason)
+
+    def postpone(self, holding: Holding, reason: str, seconds: float) -> bool:
+        """Keeps the row committed and lets nobody act on it for ``seconds``."""
+        return self._end(self._changes.postpone, holding, reason, seconds=seconds)
+
+    def _take(self, connection: Connection, row_ids: Iterable[int], lease: float) -> list[Holding]:
+        fresh = fresh_token()
+        rows = [{"id": row_id} for row_id in row_ids]
+        changed = self._changes.take_over.apply(connection, rows, seconds=lease, new_lease=fresh)
+        return self._holdings(connection, changed, fresh)
+
+    def _holdings(self, connection: Connection, row_ids: list[int], lease_id: str) -> list[Holding]:
+        rows = connection.execute(self._held, ids(row_ids)).all()
+        return [_holding(row, lease_id) for row in rows]
+
+    def _end(self, change: Change, holding: Holding, reason: str, **parameters: object) -> bool:
+        row = {"id": holding.row_id, "lease": holding.lease_id, "reason": reason[:1000]}
+        with self._database.transaction() as connection:
+            return bool(change.apply(connection, [row], **parameters))
+
+
+class _Changes:
+    """The writes of this module, built once per dialect."""
+
+    def __init__(self, dialect: str) -> None:
+        committed = sources_of(Move.REOPEN)
+        held: dict[str, Any] = {
+            "columns": {"lease": str, "reason": str},
+            "compare": lambda rows: outbox.c.lease_id == rows.lease,
+        }
+        self.adopt = Change.of_move(
+            dialect,
+            Move.COMMIT,
+            columns={"token": str, **half_columns()},
+            compare=lambda rows: sa.and_(outbox.c.token == rows.token, _over()),
+            values=chosen_half,
+        )
+        self.take_over = Change(dialect, committed, compare=lambda _: _over(), values=lambda _: fresh_lease())
+        self.settle = Change(
+            dialect,
+            committed,
+            columns={"half_id": str},
+            compare=lambda rows: outbox.c.half_id == rows.half_id,
+            values=lambda _: {"state": target_of(Move.DELIVER), "delivered_at": utc_now(), "lease_id": None},
+        )
+        self.reopen = Change.of_move(
+            dialect,
+            Move.REOPEN,
+            **held,
+            values=lambda rows: {"reason": rows.reason, **no_attempt(), **no_half(), "available_at": utc_now()},
+        )
+        self.give_up = Change.of_move(
+            dialect, Move.GIVE_UP, **held, values=lambda rows: {"reason": rows.reason, **no_attempt()}
+        )
+        self.postpone = Change(
+            dialect,
+            committed,
+            **held,
+            values=lambda rows: {"reason": rows.reason, "available_at": utc_after(_seconds())},
+        )
+
+
+def _over() -> sa.ColumnElement[bool]:
+    """The lease is over, by the database's clock."""
+    return outbox.c.available_at <= utc_now()
+
+
+def _seconds() -> sa.BindParameter[float]:
+    return sa.bindparam("seconds", type_=sa.Float())
+
+
+def _holding(row: Any, lease_id: str) -> Holding:
+    half = Half(row.topic, row.half_id, row.half_broker, row.half_handle, row.half_group)
+    return Holding(row.id, half, lease_id, row.decided_at, (row.now - row.decided_at).total_seconds())

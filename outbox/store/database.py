@@ -1,0 +1,117 @@
+"""A database as the daemons use it: a small pool of their own, short time-outs, one transaction per step."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+
+from outbox.columns import MYSQL_FAMILY
+from outbox.errors import SettingsError
+
+_DRIVERS = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+}
+
+
+class Database:
+    """An engine with the toolkit's connection settings; safe to use from several threads.
+
+    ``lock_timeout`` and ``statement_timeout`` are in seconds. A statement that runs into one of them raises
+    ``sqlalchemy.exc.DBAPIError``, and its transaction is rolled back.
+    """
+
+    def __init__(
+        self, url: str, *, pool_size: int = 4, lock_timeout: float = 2.0, statement_timeout: float = 10.0
+    ) -> None:
+        self._lock_timeout = lock_timeout
+        self._statement_timeout = statement_timeout
+        self.engine = _engine(parsed(url), pool_size)
+        event.listen(self.engine, "connect", self._on_connect)
+        if self.dialect == "sqlite":
+            event.listen(self.engine, "begin", _begin_immediate)
+
+    @property
+    def dialect(self) -> str:
+        """Name of the SQL dialect: postgresql, mysql, mariadb or sqlite."""
+        return self.engine.dialect.name
+
+    @contextmanager
+    def transaction(self, *, durable: bool = True) -> Iterator[Connection]:
+        """One transaction at READ COMMITTED (SQLite: BEGIN IMMEDIATE); commits at the end, rolls back on an exception.
+
+        ``durable=False`` lets PostgreSQL answer COMMIT before the WAL reaches the disk: for claims and settlements,
+        whose loss in a crash of the server leaves a state that the protocol repairs. Never for a decision.
+        """
+        with self.engine.begin() as connection:
+            if not durable and self.dialect == "postgresql":
+                connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+            yield connection
+
+    def close(self) -> None:
+        """Closes the pooled connections."""
+        self.engine.dispose()
+
+    def _on_connect(self, dbapi_connection: Any, _record: object) -> None:
+        for statement in self._session_settings():
+            with_cursor = dbapi_connection.cursor()
+            with_cursor.execute(statement)
+            with_cursor.close()
+        if self.dialect != "sqlite":
+            dbapi_connection.commit()
+
+    def _session_settings(self) -> list[str]:
+        lock, statement = self._lock_timeout, self._statement_timeout
+        if self.dialect == "postgresql":
+            return [
+                f"SET lock_timeout = {int(lock * 1000)}",
+                f"SET statement_timeout = {int(statement * 1000)}",
+                f"SET idle_in_transaction_session_timeout = {int(statement * 3000)}",
+                "SET synchronous_commit = on",
+            ]
+        if self.dialect in MYSQL_FAMILY:
+            return [f"SET SESSION innodb_lock_wait_timeout = {max(1, int(lock))}"]
+        return [
+            "PRAGMA journal_mode = WAL",
+            f"PRAGMA busy_timeout = {int(statement * 1000)}",
+            "PRAGMA foreign_keys = ON",
+        ]
+
+
+def parsed(url: str) -> URL:
+    """The URL with the driver that the toolkit uses filled in; ``SettingsError`` for a database it does not know."""
+    try:
+        address = make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise SettingsError(
+            "database_url: not a database URL; for example postgresql://user@host/name, mysql://…, sqlite:///file.db"
+        ) from error
+    name = _DRIVERS.get(address.drivername, address.drivername)
+    if name.split("+")[0] not in {"postgresql", "sqlite", *MYSQL_FAMILY}:
+        raise SettingsError(f"database_url: {name!r} is not supported; use PostgreSQL, MariaDB/MySQL or SQLite")
+    return address.set(drivername=name)
+
+
+def _engine(url: URL, pool_size: int) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        # isolation_level None: the driver issues no BEGIN of its own, so that ours is the only one.
+        return sa.create_engine(url, connect_args={"isolation_level": None, "timeout": 30})
+    return sa.create_engine(
+        url,
+        isolation_level="READ COMMITTED",
+        pool_size=pool_size,
+        max_overflow=2,
+        pool_pre_ping=False,
+        pool_recycle=1800,
+        connect_args={"connect_timeout": 5},
+    )
+
+
+def _begin_immediate(connection: Connection) -> None:
+    """A deferred BEGIN that read first could not be upgraded once somebody else wrote (SQLITE_BUSY_SNAPSHOT)."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

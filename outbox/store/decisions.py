@@ -1,0 +1,165 @@
+"""Decisions: what the relay writes about the attempts of one pass, in one transaction.
+
+Every write leaves ``pending`` only and compares token and lease id. If the relay dies before the transaction commits,
+its halves are adopted or rolled back by the check-back once the lease is over; if it dies after it, the reconciler and
+the check-back carry the decision out.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from outbox.brokers.base import Half
+from outbox.identity import fresh_token
+from outbox.lifecycle import Move, sources_of
+from outbox.message import Mode
+from outbox.schema import outbox
+from outbox.store.change import (
+    Change,
+    again_after,
+    chosen_half,
+    half_columns,
+    half_values,
+    no_attempt,
+    own_attempt,
+)
+from outbox.store.claims import Attempt
+from outbox.store.clock import utc_now
+from outbox.store.database import Database
+
+_ATTEMPT: dict[str, type] = {"token": str, "lease": str}
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """An attempt whose half the broker stored."""
+
+    attempt: Attempt
+    half: Half
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An attempt that the broker refused; counted, and tried again after ``delay`` seconds (None: buried)."""
+
+    attempt: Attempt
+    reason: str
+    delay: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """An attempt given back, not counted as a failure, to be claimed again after ``delay`` seconds.
+
+    ``adoptable``: its half may be stored, so the token is kept and the check-back may adopt that half.
+    """
+
+    attempt: Attempt
+    delay: float
+    adoptable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A plain message that the broker stored, under this unique id."""
+
+    attempt: Attempt
+    unique_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """All that one pass learned."""
+
+    winners: Sequence[Winner] = field(default=())
+    published: Sequence[Published] = field(default=())
+    refusals: Sequence[Refusal] = field(default=())
+    returns: Sequence[Return] = field(default=())
+
+
+class Decisions:
+    """The relay's decisive writes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        dialect = database.dialect
+        self._commit = Change.of_move(
+            dialect, Move.COMMIT, columns={**_ATTEMPT, **half_columns()}, compare=own_attempt, values=chosen_half
+        )
+        # Not the lease: the broker stored it, whoever says so. Settling a repeat spares one.
+        self._publish = Change.of_move(
+            dialect,
+            Move.DELIVER,
+            columns={"half_id": str},
+            compare=lambda _: outbox.c.mode == Mode.PLAIN,
+            values=lambda rows: {"half_id": rows.half_id, "delivered_at": utc_now(), "reason": None, **no_attempt()},
+        )
+        self._refuse = Change(
+            dialect,
+            sources_of(Move.BURY),
+            columns={**_ATTEMPT, "reason": str, "delay": float},
+            compare=own_attempt,
+            values=lambda rows: _counted(rows.reason) | again_after(rows.delay),
+        )
+        self._bury = Change.of_move(
+            dialect,
+            Move.BURY,
+            columns={**_ATTEMPT, "reason": str},
+            compare=own_attempt,
+            values=lambda rows: _counted(rows.reason),
+        )
+        self._return = Change(
+            dialect,
+            sources_of(Move.COMMIT),
+            columns={**_ATTEMPT, "delay": float, "adoptable": int},
+            compare=own_attempt,
+            values=lambda rows: {
+                "token": sa.case((rows.adoptable == 1, outbox.c.token), else_=sa.null()),
+                "lease_id": None,
+                **again_after(rows.delay),
+            },
+        )
+
+    def decide(self, outcomes: Outcomes, commit_lease: float) -> set[int]:
+        """Writes the outcomes of a pass; the ids of the rows that chose their winner, under ``commit_lease`` seconds.
+
+        An exception leaves open whether the transaction was committed: the caller then sends neither COMMIT nor
+        ROLLBACK, and check-back and reconciler find out.
+        """
+        with self._database.transaction() as connection:
+            self._publish.apply(connection, map(_published, outcomes.published))
+            self._refuse.apply(connection, (_refused(it) for it in outcomes.refusals if it.delay is not None))
+            self._bury.apply(connection, (_refused(it) for it in outcomes.refusals if it.delay is None))
+            self._return.apply(connection, map(_returned, outcomes.returns))
+            winners = map(_winner, outcomes.winners)
+            return set(self._commit.apply(connection, winners, seconds=commit_lease, new_lease=fresh_token()))
+
+    def give_back(self, returns: Iterable[Return]) -> None:
+        """Gives attempts back outside a decision, as when a relay stops."""
+        with self._database.transaction(durable=False) as connection:
+            self._return.apply(connection, map(_returned, returns))
+
+
+def _counted(reason: sa.ColumnElement[str]) -> dict[str, object]:
+    return {"reason": reason, "failures": outbox.c.failures + 1, **no_attempt()}
+
+
+def _given(attempt: Attempt) -> dict[str, object]:
+    return {"id": attempt.row_id, "token": attempt.token, "lease": attempt.lease_id}
+
+
+def _winner(it: Winner) -> dict[str, object]:
+    return _given(it.attempt) | half_values(it.half)
+
+
+def _refused(it: Refusal) -> dict[str, object]:
+    return _given(it.attempt) | {"reason": it.reason[:1000], "delay": it.delay}
+
+
+def _returned(it: Return) -> dict[str, object]:
+    return _given(it.attempt) | {"delay": it.delay, "adoptable": int(it.adoptable)}
+
+
+def _published(it: Published) -> dict[str, object]:
+    return {"id": it.attempt.row_id, "half_id": it.unique_id}

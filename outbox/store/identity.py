@@ -1,0 +1,27 @@
+"""Who this database is, and who has been heard of."""
+
+import sqlalchemy as sa
+
+from outbox.schema import database as database_table
+from outbox.schema import heartbeat
+from outbox.store.clock import utc_now
+from outbox.store.database import Database
+
+
+class Identity:
+    """The database's own identity, and the heartbeats of the listeners."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def database_id(self) -> str:
+        """The random identity that the migration wrote."""
+        with self._database.transaction() as connection:
+            return str(connection.execute(sa.select(database_table.c.database_id)).scalar_one())
+
+    def beat(self, name: str) -> None:
+        """Says that the listener ``name`` is alive, by the database's clock."""
+        with self._database.transaction(durable=False) as connection:
+            beaten = connection.execute(heartbeat.update().where(heartbeat.c.name == name).values(beat_at=utc_now()))
+            if not beaten.rowcount:
+                connection.execute(heartbeat.insert().values(name=name, beat_at=utc_now(), started_at=utc_now()))

@@ -1,0 +1,83 @@
+"""The one insert of the library call, so that a taken key leaves the caller's transaction usable on every database."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+
+from outbox.columns import MYSQL_FAMILY
+from outbox.errors import DuplicateKey, PayloadMismatch
+from outbox.lifecycle import INITIAL
+from outbox.message import Message
+from outbox.schema import outbox
+from outbox.store.clock import latest, utc_now
+
+#: MySQL's and MariaDB's number for a unique violation (ER_DUP_ENTRY).
+_DUPLICATE_ENTRY = 1062
+
+_FIXED = {"state": INITIAL, "created_at": utc_now()}
+_DUE_AT_ONCE = {**_FIXED, "available_at": utc_now()}
+_DUE_LATER = {**_FIXED, "available_at": latest(utc_now(), sa.bindparam("not_before", type_=outbox.c.not_before.type))}
+
+
+def insert(connection: Connection, message: Message, *, skip: bool) -> int:
+    """Inserts the row and returns its id; raises as ``Outbox.add`` says."""
+    columns = _columns(message)
+    fixed = _DUE_AT_ONCE if message.not_before is None else _DUE_LATER
+    insert_one = _mysql if connection.dialect.name in MYSQL_FAMILY else _on_conflict
+    row_id = insert_one(connection, columns, fixed)
+    return _taken(connection, message, skip=skip) if row_id is None else row_id
+
+
+def _columns(message: Message) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "key": message.key,
+        "tag": message.tag,
+        "payload": message.body,
+        "content_type": message.content_type,
+        "headers": dict(message.headers),
+        "mode": message.mode,
+        "not_before": message.not_before,
+    }
+
+
+def _on_conflict(connection: Connection, columns: dict[str, Any], fixed: dict[str, Any]) -> int | None:
+    """The conflict target is named, so that no other violation can hide behind it."""
+    build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = build(outbox).values(**_bound(columns), **fixed).on_conflict_do_nothing(index_elements=["topic", "key"])
+    return connection.execute(statement.returning(outbox.c.id), columns).scalar_one_or_none()
+
+
+def _mysql(connection: Connection, columns: dict[str, Any], fixed: dict[str, Any]) -> int | None:
+    """A plain INSERT: INSERT IGNORE would cut over-long values, and a 1062 leaves the transaction usable."""
+    try:
+        result = connection.execute(outbox.insert().values(**_bound(columns), **fixed), columns)
+    except IntegrityError as error:
+        if error.orig is None or error.orig.args[0] != _DUPLICATE_ENTRY:
+            raise
+        return None
+    return int(result.lastrowid)
+
+
+def _bound(columns: dict[str, Any]) -> dict[str, Any]:
+    """Named binds of the columns' own types, so that the statement is compiled once."""
+    return {name: sa.bindparam(name, type_=outbox.c[name].type) for name in columns}
+
+
+def _taken(connection: Connection, message: Message, *, skip: bool) -> int:
+    """Says who has the key, and whether it is the same message."""
+    query = sa.select(outbox.c.id, outbox.c.payload, outbox.c.tag).where(
+        outbox.c.topic == message.topic, outbox.c.key == message.key
+    )
+    if connection.dialect.name in MYSQL_FAMILY:
+        # Under REPEATABLE READ a plain read may not see the row yet. The failed INSERT locked it already.
+        query = query.with_for_update(read=True)
+    row_id, payload, tag = connection.execute(query).one()
+    if (payload, tag) != (message.body, message.tag):
+        raise PayloadMismatch(message.topic, message.key, row_id)
+    if not skip:
+        raise DuplicateKey(message.topic, message.key, row_id)
+    return int(row_id)

@@ -1,0 +1,141 @@
+"""What operators ask and do: figures, lists, requeue, cancel, purge.
+
+From-states come from the lifecycle: *cancel* leaves ``pending``, *requeue* leaves ``cancelled`` and ``dead``. Both set
+the token to NULL, so that every half of the row, sent or on its way, gets ROLLBACK. A plain message that may be on its
+way cannot be called back, so a plain row under a live lease is not cancelled.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from outbox.lifecycle import Move, State, endings, open_states
+from outbox.message import Mode
+from outbox.schema import heartbeat, outbox, state_in
+from outbox.store.change import Change, no_attempt, no_half
+from outbox.store.clock import latest, utc_after, utc_now
+from outbox.store.database import Database
+
+_LISTED = (
+    outbox.c.id,
+    outbox.c.topic,
+    outbox.c.key,
+    outbox.c.state,
+    outbox.c.mode,
+    outbox.c.attempts,
+    outbox.c.failures,
+    outbox.c.reason,
+    outbox.c.created_at,
+    outbox.c.available_at,
+    outbox.c.decided_at,
+    outbox.c.delivered_at,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which rows; all of the given conditions hold."""
+
+    state: State | None = None
+    topic: str | None = None
+    key: str | None = None
+    ids: Sequence[int] = ()
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        """As SQL."""
+        found: list[sa.ColumnElement[bool]] = [outbox.c.id.in_(list(self.ids))] if self.ids else []
+        for column, value in ((outbox.c.state, self.state), (outbox.c.topic, self.topic), (outbox.c.key, self.key)):
+            if value is not None:
+                found.append(column == value)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The state of the outbox in figures."""
+
+    rows: Mapping[State, int]
+    #: Age in seconds of the oldest row that is due and not published; 0 if there is none.
+    oldest_due: float
+    #: Seconds since each listener's last heartbeat.
+    heartbeats: Mapping[str, float]
+
+
+class Operations:
+    """The statements behind ``outbox status``, ``list``, ``show``, ``requeue``, ``cancel`` and ``purge``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._cancel = Change.of_move(
+            database.dialect,
+            Move.CANCEL,
+            columns={"reason": str},
+            compare=lambda _: sa.or_(outbox.c.mode != Mode.PLAIN, outbox.c.lease_id.is_(None), _over()),
+            values=lambda rows: {"reason": rows.reason, **no_attempt()},
+            wait=True,
+        )
+        self._requeue = Change.of_move(
+            database.dialect,
+            Move.REQUEUE,
+            compare=lambda _: sa.true(),
+            values=lambda _: {
+                "reason": None,
+                "failures": 0,
+                "available_at": latest(sa.func.coalesce(outbox.c.not_before, utc_now()), utc_now()),
+                **no_attempt(),
+                **no_half(),
+            },
+            wait=True,
+        )
+
+    def figures(self) -> Figures:
+        """Counts per state, the age of the oldest due row, and who listens."""
+        due = sa.and_(state_in(open_states()), outbox.c.available_at <= utc_now())
+        oldest = sa.select(sa.func.min(outbox.c.available_at), utc_now()).where(due)
+        beats = sa.select(heartbeat.c.name, heartbeat.c.beat_at, utc_now())
+        with self._database.transaction() as connection:
+            counted = connection.execute(sa.select(outbox.c.state, sa.func.count()).group_by(outbox.c.state)).all()
+            since, now = connection.execute(oldest).one()
+            heard = {name: (at - beat).total_seconds() for name, beat, at in connection.execute(beats)}
+        rows = dict.fromkeys(State, 0) | {State(state): count for state, count in counted}
+        return Figures(rows, (now - since).total_seconds() if since else 0.0, heard)
+
+    def listed(self, which: Filter, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
+        """Up to ``limit`` rows in the order of their ids, from ``after_id`` on (exclusive), without payloads."""
+        query = sa.select(*_LISTED).where(outbox.c.id > after_id, *which.conditions()).order_by(outbox.c.id)
+        with self._database.transaction() as connection:
+            return [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
+
+    def shown(self, row_id: int) -> dict[str, Any] | None:
+        """One row with all its columns; None: there is no such row."""
+        with self._database.transaction() as connection:
+            row = connection.execute(sa.select(outbox).where(outbox.c.id == row_id)).mappings().one_or_none()
+            return None if row is None else dict(row)
+
+    def cancel(self, row_ids: Iterable[int], reason: str) -> list[int]:
+        """Makes sure that these rows are never published; the ids of those that were still pending."""
+        rows = [{"id": row_id, "reason": reason[:1000]} for row_id in row_ids]
+        with self._database.transaction() as connection:
+            return self._cancel.apply(connection, rows)
+
+    def requeue(self, row_ids: Iterable[int]) -> list[int]:
+        """Puts dead or cancelled rows back to be published; the ids of those that were."""
+        with self._database.transaction() as connection:
+            return self._requeue.apply(connection, [{"id": row_id} for row_id in row_ids])
+
+    def purge(self, older_than: float, limit: int) -> int:
+        """Deletes up to ``limit`` delivered or cancelled rows that ended more than ``older_than`` seconds ago."""
+        ended = [state for state in endings() if state is not State.DEAD]
+        last = sa.func.coalesce(outbox.c.delivered_at, outbox.c.available_at)
+        old = sa.select(outbox.c.id).where(state_in(ended), last < utc_after(-older_than))
+        with self._database.transaction() as connection:
+            query = old.order_by(outbox.c.id).limit(limit).with_for_update(skip_locked=True)
+            found = list(connection.execute(query).scalars())
+            connection.execute(outbox.delete().where(outbox.c.id.in_(found)))
+            return len(found)
+
+
+def _over() -> sa.ColumnElement[bool]:
+    return outbox.c.available_at <= utc_now()

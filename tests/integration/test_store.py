@@ -1,0 +1,171 @@
+"""The store on real servers: claims, decisions, commit leases."""
+
+from sqlalchemy import text
+
+from outbox.lifecycle import State
+from outbox.store.claims import Attempt, Claims
+from outbox.store.clock import utc_after
+from outbox.store.commit_leases import CommitLeases
+from outbox.store.database import Database
+from outbox.store.decisions import Decisions, Outcomes, Published, Refusal, Return, Winner
+from outbox.verdict import RowView
+from tests.integration.rows import added, column, force, half_of, state_of
+
+MIB = 1 << 20
+
+
+def claimed(database: Database, limit: int = 10) -> list[Attempt]:
+    return Claims(database).claim(limit, MIB, lease=30)
+
+
+def expire(database: Database, row_id: int) -> None:
+    force(database, row_id, available_at=utc_after(-1))
+
+
+def test_a_claim_takes_due_rows_in_order_and_only_once(database: Database) -> None:
+    # Given three rows
+    ids = added(database, 3)
+    # When two claims follow each other
+    first, second = claimed(database, 2), claimed(database, 2)
+    # Then each row is leased once, the oldest first
+    assert [it.row_id for it in first] == ids[:2]
+    assert [it.row_id for it in second] == ids[2:]
+    assert first[0].token == column(database, ids[0], "token")
+    assert first[0].payload == b'{"n":1}'
+    assert column(database, ids[0], "attempts") == 1
+
+
+def test_a_claim_is_bounded_by_bytes_but_never_empty(database: Database) -> None:
+    ids = added(database, 3, payload=b"x" * 1000)
+    assert [it.row_id for it in Claims(database).claim(10, 2500, lease=30)] == ids[:2]
+    assert [it.row_id for it in Claims(database).claim(10, 10, lease=30)] == ids[2:]
+
+
+def test_a_row_is_claimed_again_once_its_lease_is_over(database: Database) -> None:
+    (row_id,) = added(database)
+    (first,) = claimed(database)
+    assert claimed(database) == []
+    expire(database, row_id)
+    (second,) = claimed(database)
+    assert second.token != first.token
+
+
+def test_renewing_keeps_a_lease_and_fails_for_a_lost_one(database: Database) -> None:
+    (row_id,) = added(database)
+    (first,) = claimed(database)
+    expire(database, row_id)
+    assert Claims(database).renew([first], 30) == {row_id}
+    assert claimed(database) == []
+    expire(database, row_id)
+    claimed(database)
+    assert Claims(database).renew([first], 30) == set()
+
+
+def test_a_decision_writes_each_outcome(database: Database) -> None:
+    # Given one row for each outcome
+    ids = added(database, 5)
+    (plain_id,) = added(database)
+    force(database, plain_id, mode="plain")
+    win, refused, buried, unknown, away, plain = claimed(database)
+    half = half_of()
+    # When a pass is decided
+    outcomes = Outcomes(
+        winners=[Winner(win, half)],
+        published=[Published(plain, "AB" * 16)],
+        refusals=[Refusal(refused, "no such topic", 60), Refusal(buried, "illegal message", None)],
+        returns=[Return(unknown, 60, adoptable=True), Return(away, 60)],
+    )
+    decided = Decisions(database).decide(outcomes, commit_lease=15)
+    # Then
+    assert decided == {ids[0]}
+    states = [state_of(database, row_id) for row_id in [*ids, plain_id]]
+    assert states == [
+        State.COMMITTED, State.PENDING, State.DEAD, State.PENDING, State.PENDING, State.DELIVERED,
+    ]  # fmt: skip
+    assert column(database, ids[0], "half_id") == half.half_id
+    assert column(database, ids[0], "token") == win.token
+    assert column(database, ids[0], "lease_id") != win.lease_id
+    assert (column(database, ids[1], "failures"), column(database, ids[1], "reason")) == (1, "no such topic")
+    assert column(database, ids[2], "token") is None
+    assert column(database, ids[3], "token") == unknown.token
+    assert column(database, ids[4], "token") is None
+    assert claimed(database) == []
+
+
+def test_a_superseded_attempt_decides_nothing(database: Database) -> None:
+    (row_id,) = added(database)
+    (zombie,) = claimed(database)
+    expire(database, row_id)
+    (fresh,) = claimed(database)
+    decide = Decisions(database).decide
+    assert decide(Outcomes(winners=[Winner(zombie, half_of())]), 15) == set()
+    assert decide(Outcomes(refusals=[Refusal(zombie, "no", None)]), 15) == set()
+    assert column(database, row_id, "token") == fresh.token
+    assert state_of(database, row_id) is State.PENDING
+
+
+def test_a_committed_row_is_taken_over_only_after_its_lease(database: Database) -> None:
+    # Given a decided row
+    (row_id,) = added(database)
+    half = half_of()
+    Decisions(database).decide(Outcomes(winners=[Winner(claimed(database)[0], half)]), 15)
+    leases = CommitLeases(database)
+    # When its commit lease is live, nobody gets it
+    assert leases.take_over_due(10, 15) == []
+    assert leases.take_over(row_id, 15) is None
+    # When it is over, exactly one does
+    expire(database, row_id)
+    (holding,) = leases.take_over_due(10, 15)
+    assert leases.take_over_due(10, 15) == []
+    assert (holding.row_id, holding.half) == (row_id, half)
+    assert 0 <= holding.age < 60
+    # And settling needs the half only
+    assert leases.settle([(row_id, "another")]) == set()
+    assert leases.settle([(row_id, half.half_id)]) == {row_id}
+    assert state_of(database, row_id) is State.DELIVERED
+
+
+def test_an_expired_attempt_is_adopted_once(database: Database) -> None:
+    (row_id,) = added(database)
+    (attempt,) = claimed(database)
+    leases, half = CommitLeases(database), half_of()
+    assert leases.adopt(row_id, attempt.token, half, 15) is None
+    expire(database, row_id)
+    assert leases.adopt(row_id, "another", half, 15) is None
+    holding = leases.adopt(row_id, attempt.token, half, 15)
+    assert holding is not None
+    assert holding.half == half
+    assert leases.adopt(row_id, attempt.token, half_of(), 15) is None
+    assert leases.read(row_id) == RowView(State.COMMITTED, attempt.token, half.half_id, lease_over=False)
+
+
+def test_reopen_give_up_and_postpone_need_the_lease(database: Database) -> None:
+    (row_id,) = added(database)
+    Decisions(database).decide(Outcomes(winners=[Winner(claimed(database)[0], half_of())]), 15)
+    leases = CommitLeases(database)
+    expire(database, row_id)
+    (old,) = leases.take_over_due(1, 15)
+    expire(database, row_id)
+    (new,) = leases.take_over_due(1, 15)
+    assert not leases.reopen(old, "gone")
+    assert not leases.give_up(old, "gone")
+    assert not leases.postpone(old, "denied", 60)
+    assert leases.postpone(new, "denied", 60)
+    assert leases.take_over_due(1, 15) == []
+    assert leases.reopen(new, "gone")
+    assert state_of(database, row_id) is State.PENDING
+    assert column(database, row_id, "token") is None
+    assert column(database, row_id, "half_id") is None
+
+
+def test_a_locked_row_is_skipped_and_stays_undecided(database: Database) -> None:
+    if database.dialect == "sqlite":
+        assert database.engine.dialect.name == "sqlite"  # one writer at a time: nothing to skip
+        return
+    ids = added(database, 2)
+    first, second = claimed(database)
+    with database.engine.connect() as other:
+        other.execute(text("SELECT id FROM outbox WHERE id = :id FOR UPDATE"), {"id": ids[0]})
+        outcomes = Outcomes(winners=[Winner(first, half_of()), Winner(second, half_of())])
+        assert Decisions(database).decide(outcomes, 15) == {ids[1]}
+    assert state_of(database, ids[0]) is State.PENDING
