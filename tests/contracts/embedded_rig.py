@@ -10,7 +10,7 @@ import pytest
 from outbox.brokers.base import Broker, Capabilities, Half
 from outbox.brokers.embedded import BrokerTiming, EmbeddedBroker, EmbeddedInspector, EmbeddedSource
 from outbox.brokers.source import Source
-from tests.contracts.rig import Rig, Visible
+from tests.contracts.rig import Rig, Visible, message
 
 #: Checks come after a tenth of a second, and never run out within a test.
 FAST = BrokerTiming(transaction_timeout=0.1, check_interval=0.1, max_checks=10_000, poll_interval=0.01)
@@ -79,6 +79,6 @@ class EmbeddedRig:
 def embedded_rig(tmp_path: Path) -> Iterator[Rig]:
     """A new file for each test; the store is older than whatever the test decides."""
     rig = EmbeddedRig(tmp_path)
-    rig.open("first").prepare([], timeout=10)
+    rig.open("first").send([message("first")], timeout=10)
     yield rig
     rig.close()

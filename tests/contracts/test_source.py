@@ -144,7 +144,8 @@ def test_bury_moves_to_the_dead_letter_topic(rig: Rig, topic: str, group: str) -
 
 def test_two_members_never_share_a_live_delivery(rig: Rig, topic: str, group: str) -> None:
     # Given two members of one group
-    batch = send(rig, topic, *[{"lane": None}] * 30)
+    anywhere: dict[str, object] = {"lane": None}
+    batch = send(rig, topic, *[anywhere] * 30)
     members = [rig.source(topic, group, LONG), rig.source(topic, group, LONG)]
     # When they receive in turn until all has come
     received: list[str] = []

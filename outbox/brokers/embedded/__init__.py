@@ -1,4 +1,4 @@
-"""The embedded broker: RocketMQ's transactions and consumer groups imitated in one SQLite file, for first runs and tests.
+"""The embedded broker: RocketMQ's transactions and consumer groups in one SQLite file, for first runs and tests.
 
 There is no server: any number of processes on one host share the file, and whoever touches it does the broker's
 housekeeping. While nobody touches it the broker stands still, as a stopped one would.

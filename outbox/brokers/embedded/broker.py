@@ -1,6 +1,5 @@
 """The embedded broker behind the port: sends, endings, look-ups, checks."""
 
-import itertools
 import logging
 import os
 import sqlite3
@@ -103,7 +102,7 @@ class EmbeddedBroker:
             log.warning("half %s: cannot be looked up: %s", half.half_id, error)
             return Sighting.CANNOT_TELL
 
-    def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:
+    def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:  # noqa: ARG002
         """Answers checks of ``group`` and ``groups`` from now on, whatever the topic, as a RocketMQ producer does."""
         self._expect_open()
         self._stop_listening()
@@ -128,7 +127,7 @@ class EmbeddedBroker:
         self,
         messages: Sequence[Outgoing],
         timeout: float,
-        append: Callable[[sqlite3.Connection, Sequence[Outgoing]], list[_Accepted]],
+        append: Callable[[sqlite3.Connection, Sequence[Outgoing]], Sequence[_Accepted]],
     ) -> list[_Accepted | Refused | Unknown | Outage]:
         self._expect_open()
         refusals = [refusal(message) for message in messages]
@@ -140,13 +139,14 @@ class EmbeddedBroker:
         self,
         good: Sequence[Outgoing],
         until: float,
-        append: Callable[[sqlite3.Connection, Sequence[Outgoing]], list[_Accepted]],
+        append: Callable[[sqlite3.Connection, Sequence[Outgoing]], Sequence[_Accepted]],
     ) -> Sequence[_Accepted | Unknown | Outage]:
         if not good:
             return []
         try:
             tick(self._file, until)
             with self._file.writing(until) as connection:
+                self._expect_unclosed()
                 return append(connection, good)
         except CommitUnknown as error:
             return [Unknown(str(error))] * len(good)
@@ -163,14 +163,15 @@ class EmbeddedBroker:
                 return []
             tick(self._file, until)
             with self._file.writing(until) as connection:
-                return self._end_within(connection, endings)
+                self._expect_unclosed()
+                return halves.end(connection, endings)
         except Unavailable as error:
-            return list(itertools.repeat(Ended(Confirmation.UNANSWERED, str(error)), len(endings)))
+            return [Ended(Confirmation.UNANSWERED, str(error))] * len(endings)
 
-    def _end_within(self, connection: sqlite3.Connection, endings: Sequence[Ending]) -> list[Ended]:
+    def _expect_unclosed(self) -> None:
+        """A call that was under way when ``close`` came writes nothing."""
         if self._closed:
-            raise Unavailable("the connection was closed before this was written")
-        return halves.end(connection, endings)
+            raise Unavailable(f"group {self._group!r}: closed before this was written; open a new connection")
 
     def _look_up(self, connection: sqlite3.Connection, half: Half, since: float) -> Sighting:
         if halves.is_visible(connection, half):

@@ -15,6 +15,15 @@ from outbox.brokers.embedded.timing import BrokerTiming
 #: Messages that one round deletes at most, so that no call waits long for it.
 _RETENTION_BATCH: Final = 10_000
 
+#: Oldest first; entries and open halves can be younger than the message that they point to.
+_EXPIRE: Final = (
+    "DELETE FROM half WHERE position <= :horizon",
+    f"DELETE FROM half WHERE fate = {OPEN} AND message_id <= :horizon",  # noqa: S608 -- a constant
+    "DELETE FROM delivery WHERE entry_id IN (SELECT id FROM entry WHERE message_id <= :horizon)",
+    "DELETE FROM entry WHERE message_id <= :horizon",
+    "DELETE FROM message WHERE id <= :horizon",
+)
+
 #: position, message id, producer group, born at, checks so far
 _Waiting = tuple[int, int, str, float, int]
 
@@ -34,7 +43,7 @@ def tick(file: StoreFile, until: float) -> None:
 
 
 def run_round(connection: sqlite3.Connection, now: float, timing: BrokerTiming) -> None:
-    """Asks about each half that is old enough, or discards it after its last check (``TransactionalMessageService``)."""
+    """Asks about each half that is old enough, or discards it after its last check."""
     connection.execute("UPDATE store SET last_round_at = ?", (now,))
     connection.execute("DELETE FROM listener WHERE expires_at <= ?", (now,))
     waiting = _waiting(connection, now - timing.transaction_timeout)
@@ -151,5 +160,5 @@ def _expire(connection: sqlite3.Connection, stored_before: float) -> None:
     horizon = max((id_ for id_, stored_at in rows if stored_at < stored_before), default=None)
     if horizon is None:
         return
-    for table, column in (("message", "id"), ("half", "position"), ("entry", "id"), ("delivery", "entry_id")):
-        connection.execute(f"DELETE FROM {table} WHERE {column} <= ?", (horizon,))  # noqa: S608 -- constants
+    for statement in _EXPIRE:
+        connection.execute(statement, {"horizon": horizon})

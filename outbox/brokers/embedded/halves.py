@@ -105,7 +105,7 @@ def _append_messages(connection: sqlite3.Connection, messages: Sequence[Outgoing
 
 
 def _queue_of(message: Outgoing) -> int:
-    return crc32((message.lane or message.unique_id).encode()) % QUEUES
+    return crc32((message.lane or message.unique_id).encode(errors="surrogatepass")) % QUEUES
 
 
 def _position(words: str, identity: str) -> int:

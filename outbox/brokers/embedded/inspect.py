@@ -5,6 +5,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from outbox.brokers.embedded.checks import system_properties, tick
@@ -78,7 +79,7 @@ class EmbeddedInspector:
         """Frees the file."""
         self._file.close()
 
-    def _reading(self):  # type: ignore[no-untyped-def]
+    def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
         tick(self._file, monotonic() + self._file.timing.busy_timeout)
         return self._file.reading()
 

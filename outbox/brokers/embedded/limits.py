@@ -1,4 +1,4 @@
-"""What a RocketMQ 5 broker or its clients refuse to store (``Validators``, ``MessageStoreConfig``, ``TopicValidator``)."""
+"""What RocketMQ 5 refuses to store (``Validators``, ``TopicValidator``, ``MessageStoreConfig``)."""
 
 import re
 from typing import Final
@@ -38,7 +38,13 @@ def _refused_body(body: bytes) -> str | None:
 
 
 def _refused_properties(message: Outgoing) -> str | None:
-    texts = [message.key, message.tag or "", *message.properties.keys(), *message.properties.values()]
+    texts = [
+        message.unique_id,
+        message.key,
+        message.tag or "",
+        *message.properties.keys(),
+        *message.properties.values(),
+    ]
     if any(separator in text for text in texts for separator in _SEPARATORS):
         return "properties: the characters U+0001 and U+0002 separate properties on the wire"
     try:

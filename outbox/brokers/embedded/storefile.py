@@ -1,6 +1,7 @@
 """The file itself: one connection per holder, safe across threads, forks, processes and a file that was replaced."""
 
 import logging
+import math
 import os
 import sqlite3
 import threading
@@ -47,7 +48,7 @@ class StoreFile:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One consistent view of the file; raises ``Unavailable``."""
-        with self._transaction("BEGIN", monotonic() + self.timing.busy_timeout) as connection:
+        with self._transaction("BEGIN", monotonic() + self.timing.busy_timeout, math.inf) as connection:
             yield connection
 
     @contextmanager
@@ -57,7 +58,7 @@ class StoreFile:
         Raises ``Unavailable`` (nothing was written) or ``CommitUnknown``. The block must not raise ``sqlite3.Error``
         for reasons of its own.
         """
-        with self._transaction("BEGIN IMMEDIATE", until) as connection:
+        with self._transaction("BEGIN IMMEDIATE", until, until) as connection:
             yield connection
 
     def close(self) -> None:
@@ -66,14 +67,14 @@ class StoreFile:
             self._disconnect()
 
     @contextmanager
-    def _transaction(self, begin: str, until: float) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str, until: float, complete_by: float) -> Iterator[sqlite3.Connection]:
         if not self._lock.acquire(timeout=max(0.0, until - monotonic())):
             raise Unavailable(f"{self.path}: still in use by another thread at the time limit")
         try:
             connection = self._begin(begin, until)
             try:
                 yield connection
-                self._commit(connection, until)
+                self._commit(connection, complete_by)
             except BaseException:
                 self._roll_back(connection)
                 raise
