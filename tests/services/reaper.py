@@ -1,9 +1,10 @@
 """Ends a server and removes its folder once the owner is gone: started by ``Server``, run as a program of its own.
 
 It reads words from its standard input: ``watch PID``, then ``forget`` once that process has ended. End of input means
-that the owner is gone, however it died (a pipe closes even after SIGKILL); what is still watched is ended then.
+that the owner is gone, however it died (a pipe closes even after SIGKILL); what is still watched is ended then. It
+says ``ready`` once it listens.
 
-    python -I reaper.py FOLDER SIGNAL
+    python -P reaper.py FOLDER SIGNAL
 """
 
 import shutil
@@ -39,6 +40,7 @@ def _watched(pid: int) -> psutil.Process | None:
 def reap(folder: str, signal: int) -> None:
     """Read until the owner closes the pipe or dies; then leave neither a process nor the folder."""
     server: psutil.Process | None = None
+    print("ready", flush=True)
     for line in sys.stdin:
         word, *rest = line.split()
         server = _watched(int(rest[0])) if word == "watch" else None

@@ -80,8 +80,8 @@ class Server(ABC):
     def start(self) -> Self:
         """Lay the folder, start on a free port and return once the server answers."""
         self._folder = Path(tempfile.mkdtemp(prefix=f"outbox-{self.name}-"))
-        self._reaper = self._start_reaper()
         try:
+            self._reaper = self._start_reaper()
             self._own(self._folder)
             self.initialise()
             self._start_on_free_port()
@@ -207,13 +207,20 @@ class Server(ABC):
 
     def _start_reaper(self) -> "subprocess.Popen[str]":
         """Start the reaper outside our process group, where a signal for the test run does not reach it."""
-        return subprocess.Popen(
-            [sys.executable, "-I", reaper.__file__, str(self.folder), str(int(self.abandon_signal))],
+        started = subprocess.Popen(
+            [sys.executable, "-P", reaper.__file__, str(self.folder), str(int(self.abandon_signal))],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+        assert started.stdout is not None
+        if not started.stdout.readline():
+            started.communicate()
+            raise ServiceFailed(
+                f"the reaper of {self.name} ended at once with {started.returncode}: see standard error"
+            )
+        return started
 
     def _tell_reaper(self, line: str) -> None:
         assert self._reaper is not None
