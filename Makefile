@@ -36,18 +36,19 @@ format: $(DEVELOPMENT) ## Put the code into the house format
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
 
-bench: $(DEVELOPMENT) services ## Run one benchmark: make bench NAME=relay
+bench: services ## Run one benchmark: make bench NAME=relay
 	@[[ -n "$(NAME)" ]] || { echo "say which one: make bench NAME=$$(cd benchmarks && ls *.py | grep -v '^_' | sed 's/\.py$$//' | paste -sd '|')" >&2; exit 2; }
 	@$(PYTHON) -m benchmarks.$(NAME) $(ARGS)
 
 model: $(DEVELOPMENT) ## Explore the protocol with wider bounds than the tests do
 	@OUTBOX_MODEL=wide $(PYTHON) -m pytest tests/model --timeout=0 $(ARGS)
 
-crash: $(DEVELOPMENT) services ## Kill processes and servers at every step, longer than the tests do
+crash: services ## Kill processes and servers at every step, longer than the tests do
 	@OUTBOX_CRASH=long $(PYTHON) -m pytest tests/crash --timeout=0 $(ARGS)
 
-services:
+services: $(DEVELOPMENT)
 	@.ci/services.sh
+	@$(PYTHON) -m tests.services.fetch
 
 clean: ## Remove what make made
 	@rm -rf $(VENV) .outbox .services .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist build

@@ -1,9 +1,9 @@
 """The servers that tests share, and a fresh database for each test.
 
 A server is started at its first use and serves the whole session. ``OUTBOX_TEST_POSTGRES_URL``,
-``OUTBOX_TEST_MARIADB_URL`` and ``OUTBOX_TEST_REDIS_URL`` (SQLAlchemy and Redis URLs of a user that may create
-databases) name running servers to use instead. A server that is not installed skips its tests on a laptop and fails
-them with ``CI=true``.
+``OUTBOX_TEST_MARIADB_URL``, ``OUTBOX_TEST_REDIS_URL`` (SQLAlchemy and Redis URLs of a user that may create databases)
+and ``OUTBOX_TEST_ROCKETMQ`` (``host:port`` of a name server) name running servers to use instead. A server that is not
+installed skips its tests on a laptop and fails them with ``CI=true``.
 
 Tests that crash a server start one of their own: ``with require(Postgres) as server: ... server.kill()``.
 """
@@ -43,6 +43,15 @@ def redis_server() -> Iterator[str]:
     """URL of a Redis server; tests share it, so each uses keys with a prefix of its own."""
     with shared("OUTBOX_TEST_REDIS_URL", Redis) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def rocketmq() -> Iterator[str]:
+    """``host:port`` of the name server of a RocketMQ cluster; tests share it, so each uses topics of its own."""
+    from tests.services.rocketmq import running_cluster  # not needed by a run that asks for no broker
+
+    with running_cluster() as name_server:
+        yield name_server
 
 
 @pytest.fixture(params=BACKENDS)

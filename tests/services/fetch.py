@@ -1,0 +1,23 @@
+"""Fetches what has to come from a registry before a test's clock runs: ``python -m tests.services.fetch``."""
+
+import sys
+
+from tests.services.errors import ServiceFailed, ServiceMissing
+from tests.services.rocketmq.cluster import DEFAULT_VERSION
+from tests.services.rocketmq.jars import jars
+
+
+def fetch() -> int:
+    """Exit code: 1 where fetching failed; a missing program is only said, since its tests say it again."""
+    try:
+        jars(DEFAULT_VERSION)
+    except ServiceMissing as missing:
+        print(f"{missing}; tests on a real broker are skipped", file=sys.stderr)
+    except ServiceFailed as failed:
+        print(failed, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(fetch())
