@@ -69,14 +69,23 @@ class Template:
     long way, since the signature covers all fields and the body.
     """
 
-    def __init__(self, code: int, fixed: Mapping[str, str], varying: Mapping[str, str], sign: Sign | None = None):
+    def __init__(
+        self,
+        code: int,
+        fixed: Mapping[str, str],
+        varying: Mapping[str, str],
+        sign: Sign | None = None,
+        *,
+        flag: int = 0,
+    ) -> None:
         fields = [f"{quote(name)}:{quote(value)}".replace("%", "%%") for name, value in fixed.items()]
         fields += [f"{quote(name)}:{form}" for name, form in varying.items()]
         self._header = (
-            f'{{"code":{code:d},"flag":0,"language":"PYTHON","opaque":%d,"version":{frames.VERSION},'
+            f'{{"code":{code:d},"flag":{flag},"language":"PYTHON","opaque":%d,"version":{frames.VERSION},'
             f'"extFields":{{{",".join(fields)}}}}}'
         )
         self._code = code
+        self._flag = flag
         self._sign = sign
 
     def frame(self, opaque: int, values: tuple[str | int, ...], body: bytes = b"") -> bytes:
@@ -84,5 +93,5 @@ class Template:
         header = self._header % (opaque, *values)
         if self._sign is not None:
             ext = json.loads(header)["extFields"]
-            return frames.encode(self._code, opaque, self._sign(ext, body), body)
+            return frames.encode(self._code, opaque, self._sign(ext, body), body, flag=self._flag)
         return frames.assemble(header.encode("ascii"), body)

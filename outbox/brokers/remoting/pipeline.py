@@ -1,11 +1,15 @@
 """Requests to one broker, pipelined: many written at once, the answers collected together."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from outbox.brokers.remoting.connection import Closed, Connection, Exchange
 from outbox.brokers.remoting.connections import Away, Connections
 from outbox.brokers.remoting.frames import Frame
+
+Share = TypeVar("Share")
 
 #: The requests of a batch, given the opaque of the first.
 Encode = Callable[[int], Sequence[bytes]]
@@ -24,9 +28,14 @@ class Answers:
     #: Where the requests were sent; None: nowhere.
     connection: Connection | None
 
+    def close(self) -> None:
+        """Ends the connection that the requests were sent on."""
+        if self.connection is not None:
+            self.connection.close()
+
 
 def exchange(connections: Connections, address: str, count: int, encode: Encode, until: float) -> Answers:
-    """Sends ``count`` requests to ``address`` and waits for their answers until ``until``; never raises for the wire."""
+    """Sends ``count`` requests and waits for their answers until ``until``; never raises for what the wire does."""
     try:
         connection = connections.get(address, until)
         batch = connection.open_exchange(count)
@@ -47,3 +56,12 @@ def _reason(connection: Connection, batch: Exchange) -> str:
     if connection.is_open:
         return f"{connection.address}: no answer in time"
     return f"{connection.address}: the connection ended before the answer"
+
+
+def each(pool: Executor, work: Callable[[Share], None], shares: Sequence[Share]) -> None:
+    """Does ``work`` for every share at the same time; the last in this thread, which is all there is to one broker."""
+    others = [pool.submit(work, share) for share in shares[:-1]]
+    for share in shares[-1:]:
+        work(share)
+    for other in others:
+        other.result()

@@ -55,14 +55,20 @@ class Route:
 
 @dataclass(slots=True)
 class _Known:
-    route: Route | None
+    route: Route
     asked: float
     wrong: bool = False
 
 
 def parse_route(content: bytes) -> Route:
-    """A route from the body of the name server's answer (``TopicRouteData``)."""
-    found = loads_lenient(content)
+    """A route from the body of the name server's answer (``TopicRouteData``); ``Away`` where it is none."""
+    try:
+        return _route(loads_lenient(content))
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise Away(f"the name server's answer is no route: {problem!r}") from problem
+
+
+def _route(found: dict[str, Any]) -> Route:
     masters = {
         broker["brokerName"]: broker["brokerAddrs"][_MASTER]
         for broker in found.get("brokerDatas") or ()
@@ -96,28 +102,30 @@ class Routes:
         self._known: dict[str, _Known] = {}
         self._asking = threading.Lock()
 
-    def route(self, topic: str) -> Route:
-        """The topic's route; ``NoRoute``, or ``Away`` where no name server answers and none was known."""
+    def route(self, topic: str, until: float | None = None) -> Route:
+        """The topic's route; ``NoRoute``, or ``Away`` where none was known and no name server answers by ``until``."""
         known = self._known.get(topic)
-        if known is not None and known.route is not None:
-            age = monotonic() - known.asked
-            if age < (_PAUSE if known.wrong else FRESH) or not self._asking.acquire(blocking=False):
+        now = monotonic()
+        if known is not None and now - known.asked < (_PAUSE if known.wrong else FRESH):
+            return known.route
+        left = _CALL if until is None else max(0.0, min(_CALL, until - now))
+        if not self._asking.acquire(timeout=0 if known is not None else left):
+            if known is not None:
                 return known.route
-        else:
-            self._asking.acquire()
+            raise Away(f"topic {topic}: its route is being asked for, and no name server has answered in time")
         try:
-            return self._refresh(topic, self._known.get(topic))
+            return self._refresh(topic, self._known.get(topic), left)
         finally:
             self._asking.release()
 
-    def master(self, topic: str, broker: str) -> str:
+    def master(self, topic: str, broker: str, until: float | None = None) -> str:
         """The address of a broker's master at this moment; ``Away`` where nobody knows it.
 
         Each broker registers a topic of its own name, which helps where ``topic`` has left it.
         """
         for name in (topic, broker):
             try:
-                address = self.route(name).masters.get(broker)
+                address = self.route(name, until).masters.get(broker)
             except NoRoute:
                 continue
             if address is not None:
@@ -127,44 +135,38 @@ class Routes:
     def doubt(self, address: str) -> None:
         """Has the routes that name ``address`` asked for again soon: nobody answers there."""
         for known in list(self._known.values()):
-            if known.route is not None and address in known.route.masters.values():
+            if address in known.route.masters.values():
                 known.wrong = True
 
     def brokers(self) -> Mapping[str, str]:
         """The masters of the whole cluster, as the name servers see them now; ``RemotingError``."""
-        body = loads_lenient(self._ask(Request.CLUSTER_INFO, {}))
-        table = body.get("brokerAddrTable") or {}
-        return {
-            name: broker["brokerAddrs"][_MASTER] for name, broker in table.items() if _MASTER in broker["brokerAddrs"]
-        }
+        table = loads_lenient(self._ask(Request.CLUSTER_INFO, {}, _CALL)).get("brokerAddrTable") or {}
+        found = {name: broker["brokerAddrs"].get(_MASTER) for name, broker in table.items()}
+        return {name: address for name, address in found.items() if address is not None}
 
-    def _refresh(self, topic: str, known: _Known | None) -> Route:
+    def _refresh(self, topic: str, known: _Known | None, timeout: float) -> Route:
         try:
-            route = parse_route(self._ask(Request.TOPIC_ROUTE, {"topic": topic}))
-        except (RemotingError, NoRoute, ValueError, KeyError, TypeError, AttributeError) as problem:
-            if known is None or known.route is None:
-                raise (
-                    problem
-                    if isinstance(problem, RemotingError | NoRoute)
-                    else Away(f"topic {topic}: the name server's answer is no route: {problem!r}")
-                ) from problem
+            route = parse_route(self._ask(Request.TOPIC_ROUTE, {"topic": topic}, timeout))
+        except (RemotingError, NoRoute) as problem:
+            if known is None:
+                raise
             log.info("topic %s: keeping the old route: %s", topic, problem)
             known.asked, known.wrong = monotonic(), True
             return known.route
         self._known[topic] = _Known(route, monotonic())
         return route
 
-    def _ask(self, code: Request, ext: Mapping[str, str]) -> bytes:
+    def _ask(self, code: Request, ext: Mapping[str, str], timeout: float) -> bytes:
         """Asks the name servers in turn, the last good one first; ``NoRoute`` where one says so, ``Away``."""
         problems = []
         for address in list(self._name_servers):
             try:
-                answer = self._connections.call(address, code, ext, timeout=_CALL)
+                answer = self._connections.call(address, code, ext, timeout=timeout)
             except RemotingError as problem:
                 problems.append(str(problem))
                 continue
             if answer.code == Code.TOPIC_NOT_EXIST:
-                raise NoRoute(f"{ext.get('topic')}: the name server knows no such topic")
+                raise NoRoute(f"topic {ext.get('topic')}: the name server does not know it")
             if answer.code == Code.SUCCESS:
                 self._prefer(address)
                 return answer.body

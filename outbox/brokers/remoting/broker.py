@@ -1,0 +1,130 @@
+"""The broker port over RocketMQ's remoting protocol."""
+
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Final
+
+from outbox.brokers.base import (
+    BrokerClosed,
+    Capabilities,
+    Ended,
+    Ending,
+    Half,
+    OnCheck,
+    Outgoing,
+    Prepared,
+    Publication,
+)
+from outbox.brokers.remoting.admin import split_addresses
+from outbox.brokers.remoting.commands import Sign
+from outbox.brokers.remoting.connections import Connections
+from outbox.brokers.remoting.listener import Listener
+from outbox.brokers.remoting.lookup import LookUp
+from outbox.brokers.remoting.routes import Routes
+from outbox.brokers.remoting.sending import Sender, half_kind, plain_kind
+from outbox.brokers.remoting.streams import Dial, dial
+from outbox.brokers.remoting.transactions import Transactions
+from outbox.brokers.remoting.window import CAP
+from outbox.lifecycle import Verdict
+from outbox.verdict import Sighting
+
+CAPABILITIES: Final = Capabilities(confirms=True, finds=True, ends_by_handle=True, check_scope="group")
+#: Brokers that one call talks to at the same time.
+_BROKERS_AT_ONCE: Final = 16
+
+
+class _Client:
+    """Everything that belongs to one process: connections, routes, threads."""
+
+    def __init__(self, name_servers: Sequence[str], group: str, dialler: Dial, sign: Sign | None, cap: int) -> None:
+        self.process = os.getpid()
+        self.listener = Listener()
+        self.connections = Connections(self.listener.on_request, dialler=dialler, sign=sign)
+        self._pool = ThreadPoolExecutor(_BROKERS_AT_ONCE, "remoting-broker")
+        routes = Routes(name_servers, self.connections)
+        self.halves = Sender(self.connections, routes, group, half_kind(group), self._pool, cap)
+        self.plain = Sender(self.connections, routes, group, plain_kind(), self._pool, cap)
+        self.transactions = Transactions(self.connections, routes, self._pool)
+        self.look_up = LookUp(self.connections, routes)
+        self.listener.connect(self.connections, routes, self.transactions)
+
+    def close(self) -> None:
+        """Ends threads and connections."""
+        self.listener.stop()
+        self.connections.close()
+        self._pool.shutdown(wait=False)
+
+
+class RemotingBroker:
+    """A RocketMQ cluster (4.9 or 5.x) under one producer group; see ``outbox.brokers.base.Broker``.
+
+    In a forked child the first call builds connections of its own; a listener stays with the parent, the child has to
+    call ``listen`` again.
+    """
+
+    def __init__(
+        self, name_servers: str, group: str, *, dialler: Dial = dial, sign: Sign | None = None, in_flight: int = CAP
+    ) -> None:
+        """``name_servers``: ``host:9876``, several with ``;`` between them. Nothing is dialled before it is needed."""
+        self._settings = (split_addresses(name_servers), group, dialler, sign, in_flight)
+        self._group = group
+        self._closed = False
+        self._client = _Client(*self._settings)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this transport can do."""
+        return CAPABILITIES
+
+    @property
+    def group(self) -> str:
+        """The producer group of new halves."""
+        return self._group
+
+    def prepare(self, messages: Sequence[Outgoing], timeout: float) -> list[Prepared]:
+        """Sends halves; see ``Broker.prepare``."""
+        return list(self._open().halves.send(messages, timeout))
+
+    def resolve(self, endings: Sequence[Ending], until: float) -> list[Ended]:
+        """Ends halves; see ``Broker.resolve``."""
+        if any(ending.verdict is Verdict.UNKNOWN for ending in endings):
+            raise ValueError("endings: a half is ended by COMMIT or ROLLBACK; leave out what is unknown")
+        return self._open().transactions.end(endings, until)
+
+    def send(self, messages: Sequence[Outgoing], timeout: float) -> list[Publication]:
+        """Sends plain messages; see ``Broker.send``."""
+        return list(self._open().plain.send(messages, timeout))
+
+    def find(self, half: Half, since: datetime) -> Sighting:
+        """Looks a half's message up; see ``Broker.find``. After ``close``: CANNOT_TELL."""
+        if self._closed:
+            return Sighting.CANNOT_TELL
+        return self._open().look_up.find(half, since)
+
+    def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:
+        """Answers checks from now on; see ``Broker.listen``."""
+        self._open().listener.listen(self._group, topics, on_check, groups)
+
+    def checks_ready(self) -> bool:
+        """Whether every master that has one of the topics knows the groups; see ``Broker.checks_ready``."""
+        return not self._closed and self._open().listener.is_ready()
+
+    def close(self) -> None:
+        """Ends threads and connections; see ``Broker.close``."""
+        if not self._closed:
+            self._closed = True
+            self._own().close()
+
+    def _open(self) -> _Client:
+        if self._closed:
+            raise BrokerClosed(f"the connection of group {self._group} is closed: open a new one")
+        return self._own()
+
+    def _own(self) -> _Client:
+        """This process's client: threads and locks do not survive a fork, and sockets belong to the parent."""
+        if self._client.process != os.getpid():
+            self._client.connections.abandon()
+            self._client = _Client(*self._settings)
+        return self._client

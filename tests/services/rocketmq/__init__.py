@@ -1,0 +1,11 @@
+"""A RocketMQ cluster for tests and benchmarks: one name server and one broker, on a throw-away folder.
+
+with RocketMQ.start() as cluster:
+    cluster.create_topics(["payments"])
+    connect(cluster.namesrv)
+"""
+
+from tests.services.rocketmq.cluster import RocketMQ, create_topics
+from tests.services.rocketmq.running import running_cluster
+
+__all__ = ["RocketMQ", "create_topics", "running_cluster"]

@@ -1,0 +1,83 @@
+"""Launch flags and configuration files of the servers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal
+
+Checks = Literal["fast", "default"]
+
+#: Checks come after one to three seconds. ``transactionOpBatchInterval`` must stay below the two intervals, or halves
+#: that were ended are asked about again; the usual 15 checks would be used up within 15 seconds.
+CHECKS: Final[Mapping[Checks, Mapping[str, object]]] = MappingProxyType(
+    {
+        "fast": {
+            "transactionTimeOut": 1000,
+            "transactionCheckInterval": 1000,
+            "transactionCheckMax": 10000,
+            "transactionOpBatchInterval": 100,
+            "transactionMetricFlushInterval": 1000,
+        },
+        "default": {},
+    }
+)
+
+_OPENED = (
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+
+
+def launch(java: str, jars: Sequence[Path], home: Path, heap: str, *, optimised: bool) -> list[str]:
+    """The command line up to the main class; ``optimised`` compiles for speed instead of a fast start."""
+    return [
+        java,
+        *(() if optimised else ("-XX:TieredStopAtLevel=1",)),
+        *("-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData", f"-Xms{heap}", f"-Xmx{heap}"),
+        *("-XX:MaxDirectMemorySize=256m", "-Dtls.server.mode=disabled"),
+        *(f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"),
+        *_OPENED,
+        *("-cp", ":".join(map(str, jars))),
+    ]
+
+
+def broker_properties(home: Path, name_server: str, port: int) -> dict[str, object]:
+    """A broker on loopback whose files are small."""
+    store = home / "store"
+    return {
+        "brokerClusterName": "outbox-tests",
+        "brokerName": "broker-a",
+        "brokerId": 0,
+        "namesrvAddr": name_server,
+        "brokerIP1": "127.0.0.1",
+        "listenPort": port,
+        "storePathRootDir": store,
+        "storePathCommitLog": store / "commitlog",
+        "mappedFileSizeCommitLog": 16777216,
+        "mappedFileSizeConsumeQueue": 600000,
+        "maxIndexNum": 10000,
+        "maxHashSlotNum": 10000,
+        "diskMaxUsedSpaceRatio": 95,
+        "flushDiskType": "ASYNC_FLUSH",
+    }
+
+
+def write_properties(path: Path, properties: Mapping[str, object]) -> Path:
+    """A file of ``name=value`` lines."""
+    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    return path
+
+
+def write_logging(home: Path) -> None:
+    """Logging to the console, warnings only: 4.9 does not start without these files."""
+    folder = home / "conf"
+    folder.mkdir(exist_ok=True)
+    for name in ("logback_namesrv.xml", "logback_broker.xml"):
+        (folder / name).write_text(
+            "<configuration><appender name='console' class='ch.qos.logback.core.ConsoleAppender'><encoder>"
+            "<pattern>%d %p %c - %m%n</pattern></encoder></appender>"
+            "<root level='WARN'><appender-ref ref='console'/></root></configuration>\n"
+        )
