@@ -1,0 +1,1 @@
+"""An exhaustive exploration of the protocol over the pure functions that the daemons use."""

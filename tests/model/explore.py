@@ -1,0 +1,151 @@
+"""Breadth-first exploration: every reachable world, the shortest way to a broken property, and where no end is left."""
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tests.model.actors import successors
+from tests.model.canonical import canonical
+from tests.model.properties import PROPERTIES, ended
+from tests.model.rules import AS_BUILT, Rules
+from tests.model.steps import Kind
+from tests.model.world import Bounds, World, initial
+
+#: Says what is wrong with a world, or nothing.
+Property = Callable[[World], str]
+_FOREVER = "no good end can be reached from here"
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """The shortest way into trouble, in words."""
+
+    what: str
+    steps: list[str]
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.what}, after:", *(f"{i:3}. {step}" for i, step in enumerate(self.steps, 1))])
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an exploration found."""
+
+    states: int
+    steps: int
+    depth: int
+    #: States in which the row has ended well, by the state of the row.
+    ends: Mapping[str, int]
+    counterexample: Counterexample | None
+
+
+@dataclass(slots=True)
+class _Graph:
+    """All worlds found so far, in the order of their distance; who led to whom."""
+
+    numbers: dict[World, int] = field(default_factory=dict)
+    worlds: list[World] = field(default_factory=list)
+    parents: "array[int]" = field(default_factory=lambda: array("l"))
+    #: Steps that a good end may lean on, as pairs (to, from).
+    progress_to: "array[int]" = field(default_factory=lambda: array("l"))
+    progress_from: "array[int]" = field(default_factory=lambda: array("l"))
+    steps: int = 0
+
+    def add(self, world: World, parent: int) -> tuple[int, bool]:
+        """The world's number, and whether it is new."""
+        number = self.numbers.setdefault(world, len(self.worlds))
+        if number < len(self.worlds):
+            return number, False
+        self.worlds.append(world)
+        self.parents.append(parent)
+        return number, True
+
+    def lead(self, source: int, target: int) -> None:
+        """Notes a step that a good end may lean on."""
+        self.progress_to.append(target)
+        self.progress_from.append(source)
+
+
+def explore(
+    bounds: Bounds,
+    rules: Rules = AS_BUILT,
+    properties: Mapping[str, Property] = PROPERTIES,
+    *,
+    check_ends: bool = True,
+    limit: int = 50_000_000,
+) -> Report:
+    """Explores everything within ``bounds``; stops at the first world that breaks a property."""
+    graph = _Graph()
+    graph.add(canonical(initial(bounds), bounds), 0)
+    for number in _numbers(graph, limit):
+        for _, kind, after in successors(graph.worlds[number], rules, bounds):
+            graph.steps += 1
+            target, new = graph.add(canonical(after, bounds), number)
+            if kind is Kind.PROGRESS and check_ends:
+                graph.lead(number, target)
+            wrong = _wrong(graph.worlds[target], properties) if new else ""
+            if wrong:
+                return _report(graph, _told(graph, target, wrong, rules, bounds))
+    stuck = _stuck(graph) if check_ends else None
+    return _report(graph, None if stuck is None else _told(graph, stuck, _FOREVER, rules, bounds))
+
+
+def _numbers(graph: _Graph, limit: int) -> Iterator[int]:
+    """The worlds in the order of their distance, while their number grows."""
+    number = 0
+    while number < len(graph.worlds):
+        if number >= limit:
+            raise RuntimeError(f"more than {limit} states: raise the limit or lower the bounds")
+        yield number
+        number += 1
+
+
+def _wrong(world: World, properties: Mapping[str, Property]) -> str:
+    return next((found for check in properties.values() if (found := check(world))), "")
+
+
+def _stuck(graph: _Graph) -> int | None:
+    """The first world from which no step after step of progress leads to a good end."""
+    sources: dict[int, list[int]] = {}
+    for target, source in zip(graph.progress_to, graph.progress_from, strict=True):
+        sources.setdefault(target, []).append(source)
+    reaches = bytearray(ended(world) for world in graph.worlds)
+    fringe = [number for number, good in enumerate(reaches) if good]
+    while fringe:
+        for source in sources.pop(fringe.pop(), ()):
+            if not reaches[source]:
+                reaches[source] = 1
+                fringe.append(source)
+    found = reaches.find(0)
+    return None if found < 0 else found
+
+
+def _report(graph: _Graph, counterexample: Counterexample | None) -> Report:
+    ends: dict[str, int] = {}
+    for world in graph.worlds:
+        if ended(world):
+            ends[str(world.row.state)] = ends.get(str(world.row.state), 0) + 1
+    return Report(len(graph.worlds), graph.steps, len(_path(graph, len(graph.worlds) - 1)), ends, counterexample)
+
+
+def _path(graph: _Graph, number: int) -> list[int]:
+    """The worlds after the first on the way to this one."""
+    path: list[int] = []
+    while number:
+        path.append(number)
+        number = graph.parents[number]
+    return path[::-1]
+
+
+def _told(graph: _Graph, number: int, what: str, rules: Rules, bounds: Bounds) -> Counterexample:
+    """The way there with names that last: replayed without renaming, step by step."""
+    world = initial(bounds)
+    steps: list[str] = []
+    for target in _path(graph, number):
+        label, world = next(
+            (label, after)
+            for label, _, after in successors(world, rules, bounds)
+            if canonical(after, bounds) == graph.worlds[target]
+        )
+        steps.append(label)
+    return Counterexample(what, steps)

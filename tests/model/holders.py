@@ -1,0 +1,136 @@
+"""The steps of whoever carries a decision out: the relay that made it, a check-back, the reconciler."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from outbox.lifecycle import Move, target_of
+from outbox.verdict import Next, RowView, Step
+from tests.model import moves
+from tests.model.broker import rolled_back, sent, sightings
+from tests.model.steps import FAULT, PROGRESS, Stepped, Turn
+from tests.model.world import Phase, Role, Row, World, token_of
+
+_ANSWERS: Final[Mapping[Step, Phase]] = MappingProxyType(
+    {
+        Step.ROLLBACK: Phase.ROLLBACK,
+        Step.UNKNOWN: Phase.IDLE,
+        # Said only of a row that is presumed delivered; no transport of this model presumes.
+        Step.COMMIT: Phase.COMMIT,
+        Step.ADOPT: Phase.ADOPT,
+        Step.TAKE_OVER: Phase.TAKE_OVER,
+    }
+)
+_NEXT: Final[Mapping[Next, Phase]] = MappingProxyType(
+    {
+        Next.SETTLE: Phase.SETTLE,
+        Next.COMMIT: Phase.COMMIT,
+        Next.WAIT: Phase.IDLE,
+        Next.REOPEN: Phase.REOPEN,
+        Next.GIVE_UP: Phase.GIVE_UP,
+    }
+)
+
+
+def asked(turn: Turn) -> Iterator[Stepped]:
+    """The check-back reads the row; what it does next, it does in another transaction."""
+    view = moves.row_view(turn.world.row, turn.bounds)
+    answer = turn.rules.verdict(view, moves.half_view(turn.actor.half, turn.bounds))
+    breach = "answered a check of a half that has no row" if view is None and answer is not Step.UNKNOWN else ""
+    yield f"reads the row: {answer}", PROGRESS, turn.then(_ANSWERS[answer], turn.world._replace(breach=breach))
+
+
+def adopt(turn: Turn) -> Iterator[Stepped]:
+    """pending -> committed with the half of the check."""
+    row = moves.adopted(turn.world.row, turn)
+    if row is turn.world.row:
+        yield "comes too late to adopt", PROGRESS, turn.then(Phase.ASKED)
+    else:
+        chosen = moves.written(turn.world, row, turn.bounds, by=turn.index)
+        yield "adopts the half", PROGRESS, _holding(turn, chosen)
+
+
+def take_over(turn: Turn) -> Iterator[Stepped]:
+    """The statement compares the lease alone, so the row may name another half by now: then it is left alone."""
+    if not moves.may_take_over(turn.world.row, turn.rules):
+        yield "comes too late to take over", PROGRESS, turn.then(Phase.ASKED)
+        return
+    taken = _taken_over(turn)
+    if turn.rules.half_compared and taken.row.half != turn.actor.half:
+        yield "takes the lease over and finds another half", PROGRESS, turn.then(Phase.IDLE, taken)
+    else:
+        yield "takes the commit lease over", PROGRESS, _holding(turn, taken)
+
+
+def reconcile(turn: Turn) -> Iterator[Stepped]:
+    """The reconciler works with the half and the handle that the row names."""
+    if moves.may_take_over(turn.world.row, turn.rules):
+        taken = _taken_over(turn)
+        held = _holding(turn, taken, half=taken.row.half, handle=taken.row.handle)
+        yield "takes the commit lease over", PROGRESS, held
+
+
+def _taken_over(turn: Turn) -> World:
+    row = moves.taken_over(turn.world.row, turn)
+    return moves.written(turn.world, row, turn.bounds, durable=turn.rules.take_over_durable, by=turn.index)
+
+
+def _holding(turn: Turn, world: World, **changes: int) -> World:
+    phase = Phase.LOOK_UP if turn.rules.look_up_first else Phase.COMMIT
+    return turn.then(phase, world, window=True, **changes)
+
+
+def look_up(turn: Turn) -> Iterator[Stepped]:
+    """Before a COMMIT that may be a second one."""
+    for sighting, healthy in sightings(turn.world, turn.actor.half, turn.rules):
+        phase = _NEXT[turn.rules.after_look_up(sighting)]
+        if phase is Phase.SETTLE and turn.actor.role is Role.CHECK_BACK:
+            phase = Phase.SETTLE_LEFTOVER
+        yield f"looks half {turn.actor.half} up: {sighting}", PROGRESS if healthy else FAULT, turn.then(phase)
+
+
+def gone(turn: Turn) -> Iterator[Stepped]:
+    """The broker does not find the half at its handle any more."""
+    for sighting, healthy in sightings(turn.world, turn.actor.half, turn.rules):
+        phase = _NEXT[turn.rules.after_gone(sighting, decided_recently=turn.world.row.recent)]
+        yield f"looks half {turn.actor.half} up again: {sighting}", PROGRESS if healthy else FAULT, turn.then(phase)
+
+
+def commit(turn: Turn) -> Iterator[Stepped]:
+    """COMMIT, at most once per lease, while the window is open by the holder's own clock."""
+    rules, half = turn.rules, turn.actor.half
+    window = turn.actor.window if rules.lease_id_compared else turn.world.row.live
+    believed = RowView(target_of(Move.COMMIT), str(token_of(half, turn.bounds)), str(half), lease_over=not window)
+    holds = window or not (rules.window and rules.commit_lease)
+    if rules.may_commit(believed, moves.half_view(half, turn.bounds), holds_lease=holds):
+        yield f"sends COMMIT of half {half}", PROGRESS, sent(turn)
+    else:
+        yield "sends nothing: its window is closed", PROGRESS, turn.then(Phase.IDLE)
+
+
+def settle(turn: Turn) -> Iterator[Stepped]:
+    """Delivered; a check-back that found the message visible ends the copy it was asked about."""
+    row = moves.settled(turn.world.row, turn.actor.half)
+    after = turn.world if row is turn.world.row else moves.written(turn.world, row, turn.bounds, durable=False)
+    leftover = turn.actor.phase is Phase.SETTLE_LEFTOVER
+    yield "settles", PROGRESS, turn.then(Phase.ROLLBACK if leftover else Phase.IDLE, after)
+
+
+def reopen(turn: Turn) -> Iterator[Stepped]:
+    """A new attempt may publish the row."""
+    yield "reopens the row", PROGRESS, _end(turn, moves.reopened(turn.world.row, turn))
+
+
+def give_up(turn: Turn) -> Iterator[Stepped]:
+    """An operator decides."""
+    yield "gives the row up", PROGRESS, _end(turn, moves.given_up(turn.world.row, turn))
+
+
+def _end(turn: Turn, row: Row) -> World:
+    after = turn.world if row is turn.world.row else moves.written(turn.world, row, turn.bounds, by=turn.index)
+    return turn.then(Phase.IDLE, after)
+
+
+def roll_back(turn: Turn) -> Iterator[Stepped]:
+    """The half has lost, or is a leftover copy."""
+    yield from rolled_back(turn.then(Phase.IDLE), turn.actor)
