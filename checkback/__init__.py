@@ -1,0 +1,1 @@
+"""The check-back: answers the broker's transaction checks from the database."""

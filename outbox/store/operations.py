@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from outbox.lifecycle import Move, State, endings, open_states
 from outbox.message import Mode
-from outbox.schema import heartbeat, outbox, state_in
+from outbox.schema import heartbeat, outbox, state_in, unsettled
 from outbox.store.change import Change, no_attempt, no_half
 from outbox.store.clock import latest, utc_after, utc_now
 from outbox.store.database import Database
@@ -101,6 +101,14 @@ class Operations:
             heard = {name: (at - beat).total_seconds() for name, beat, at in connection.execute(beats)}
         rows = dict.fromkeys(State, 0) | {State(state): count for state, count in counted}
         return Figures(rows, (now - since).total_seconds() if since else 0.0, heard)
+
+    def open_topics_and_groups(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Topics and producer groups whose halves may still be asked about."""
+        open_rows = state_in(open_states())
+        with self._database.transaction() as connection:
+            topics = connection.execute(sa.select(outbox.c.topic).where(open_rows).distinct()).scalars()
+            groups = connection.execute(sa.select(outbox.c.half_group).where(unsettled()).distinct()).scalars()
+            return frozenset(topics), frozenset(group for group in groups if group)
 
     def listed(self, which: Filter, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
         """Up to ``limit`` rows in the order of their ids, from ``after_id`` on (exclusive), without payloads."""

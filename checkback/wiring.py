@@ -1,0 +1,27 @@
+"""Builds the check-back from settings, a database and a broker."""
+
+from checkback.checker import Checker
+from checkback.listener import Listener
+from outbox import clock
+from outbox.brokers.base import Broker
+from outbox.commits import Commits
+from outbox.envelope import Envelopes, origin_of
+from outbox.settings import Settings
+from outbox.store.commit_leases import CommitLeases
+from outbox.store.database import Database
+from outbox.store.identity import Identity
+from outbox.store.operations import Operations
+
+
+def build(settings: Settings, database: Database, broker: Broker) -> Listener:
+    """A check-back listener over ``database`` and ``broker``; both stay the caller's to close."""
+    leases, identity = CommitLeases(database), Identity(database)
+    checker = Checker(
+        leases,
+        Commits(broker, leases, settings.broker_retention),
+        Envelopes(origin_of(settings.service, identity.database_id())),
+        commit_window=settings.commit_window,
+        commit_lease=settings.commit_lease,
+        now=clock.monotonic,
+    )
+    return Listener(broker, checker, identity, Operations(database), every=settings.heartbeat_every)

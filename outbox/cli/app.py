@@ -1,0 +1,45 @@
+"""The commands, and how wrong use is told: one line that names the setting or row, exit code 2, no traceback."""
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from outbox.cli import daemons, database, demo, rows
+from outbox.errors import OutboxError
+
+app = typer.Typer(
+    name="outbox",
+    help="Transactional outbox for Apache RocketMQ: one business fact, one message, one effect.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(database.app, name="db")
+for module in (daemons, rows, demo):
+    module.register(app)
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+@app.callback()
+def _options(
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.", envvar="OUTBOX_LOG_LEVEL")] = "info",
+) -> None:
+    if log_level not in _LEVELS:
+        raise typer.BadParameter(f"{log_level!r}: debug, info, warning or error", param_hint="--log-level")
+    logging.basicConfig(
+        level=_LEVELS[log_level], stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("apscheduler").setLevel(max(_LEVELS[log_level], logging.WARNING))
+    logging.getLogger("alembic").setLevel(max(_LEVELS[log_level], logging.WARNING))
+
+
+def main() -> None:
+    """Runs a command. Exit codes: 0 done, 1 a check found something, 2 wrong use or settings."""
+    try:
+        app()
+    except OutboxError as error:
+        typer.echo(f"outbox: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,127 @@
+"""``outbox relay``, ``outbox checkback``, ``outbox consume``: the processes that run until SIGTERM."""
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import checkback.wiring
+import relay.wiring
+from outbox import settings
+from outbox.brokers.base import Broker
+from outbox.cli.options import BrokerUrl, DatabaseUrl, Origin, ready
+from outbox.errors import SettingsError
+from outbox.settings import Settings
+from outbox.store.database import Database
+from outbox.wiring import open_broker, open_source
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    for command in (relay_command, checkback_command, consume_command):
+        app.command(command.__name__.removesuffix("_command"))(command)
+
+
+def relay_command(
+    database_url: DatabaseUrl = None,
+    broker_url: BrokerUrl = None,
+    origin: Origin = None,
+    checks: Annotated[bool, typer.Option("--checkback/--no-checkback", help="Answer the broker's checks too.")] = True,
+) -> None:
+    """Ships rows to the broker until SIGTERM; a second one stops at once."""
+    loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
+    with _connected(loaded) as (database, broker):
+        daemon = relay.wiring.build(loaded, database, broker)
+        with _stopped_by_signals(daemon.stop), _answering(loaded, database, broker) if checks else _nothing():
+            daemon.run()
+
+
+def checkback_command(database_url: DatabaseUrl = None, broker_url: BrokerUrl = None, origin: Origin = None) -> None:
+    """Answers the broker's transaction checks from the database until SIGTERM."""
+    loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
+    with _connected(loaded) as (database, broker):
+        listener = checkback.wiring.build(loaded, database, broker)
+        with _stopped_by_signals(listener.stop):
+            listener.run()
+
+
+def consume_command(
+    target: Annotated[str, typer.Argument(metavar="MODULE:OBJECT", help="Where the Inbox is, for example shop:inbox.")],
+    broker_url: BrokerUrl = None,
+    origin: Origin = None,
+    group: Annotated[str | None, typer.Option(help="Consumer group; the inbox's own name by default.")] = None,
+) -> None:
+    """Receives messages and hands them to the handlers of an Inbox until SIGTERM."""
+    from outbox.consumer.serve import serve
+
+    loaded = settings.load(broker_url=broker_url, origin=origin)
+    inbox = _imported(target)
+    stop = threading.Event()
+    with _stopped_by_signals(stop.set):
+        serve(inbox, lambda topics, name: open_source(loaded, topics, name), stop, group=group)
+
+
+@contextmanager
+def _connected(loaded: Settings) -> Iterator[tuple[Database, Broker]]:
+    with ready(loaded) as database:
+        broker = open_broker(loaded)
+        try:
+            yield database, broker
+        finally:
+            broker.close()
+
+
+@contextmanager
+def _answering(loaded: Settings, database: Database, broker: Broker) -> Iterator[None]:
+    """The check-back in a thread of the relay's process, so that one process is a whole deployment."""
+    listener = checkback.wiring.build(loaded, database, broker)
+    thread = threading.Thread(target=listener.run, name="checkback", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.stop()
+        thread.join(timeout=10)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for an orderly stop; the second one ends the process at once."""
+
+    def on_signal(number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + number))
+        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + number))
+        stop()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _imported(target: str) -> Any:
+    """The object that ``module:object`` names, found from the current folder as well."""
+    module, separator, name = target.partition(":")
+    if not (separator and module and name):
+        raise SettingsError(f"MODULE:OBJECT: {target!r}: write it like shop.consumers:inbox")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"MODULE:OBJECT: {target!r}: {error}") from error
+    except AttributeError as error:
+        raise SettingsError(f"MODULE:OBJECT: {target!r}: module {module} has no {name}") from error

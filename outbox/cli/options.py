@@ -1,0 +1,49 @@
+"""Flags that several commands share, and what they open."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from sqlalchemy.exc import OperationalError
+
+from outbox import migrate, settings
+from outbox.errors import SettingsError
+from outbox.settings import Settings
+from outbox.store.database import Database
+from outbox.wiring import open_database
+
+DatabaseUrl = Annotated[str | None, typer.Option("--database-url", help="Overrides OUTBOX_DATABASE_URL.")]
+BrokerUrl = Annotated[str | None, typer.Option("--broker-url", help="Overrides OUTBOX_BROKER_URL.")]
+Origin = Annotated[str | None, typer.Option("--origin", help="Overrides OUTBOX_ORIGIN.")]
+
+
+@contextmanager
+def opened(database_url: str | None, *, at_head: bool = True) -> Iterator[Database]:
+    """The database of a command that needs no broker; ``at_head``: its schema must be this version's."""
+    with ready(settings.load(database_url=database_url), at_head=at_head) as database:
+        yield database
+
+
+@contextmanager
+def ready(loaded: Settings, *, at_head: bool = True) -> Iterator[Database]:
+    """The settings' database, reachable and (``at_head``) migrated; ``SettingsError`` or ``SchemaError`` otherwise."""
+    database = open_database(loaded)
+    try:
+        with reachable(database):
+            if at_head:
+                migrate.check(database)
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
+def reachable(database: Database) -> Iterator[None]:
+    """Turns a database that cannot be reached into one line that names the setting, without the password."""
+    try:
+        yield
+    except OperationalError as error:
+        where = database.engine.url.render_as_string(hide_password=True)
+        raise SettingsError(f"OUTBOX_DATABASE_URL: cannot use {where}: {error.orig}") from error
+

@@ -1,0 +1,69 @@
+"""The one rule of the commit lease, carried out: look the half up, then settle, or send COMMIT once within the window.
+
+Shared by the reconciler and the check-back; ``outbox.verdict`` decides, this module does the I/O. If the process dies
+before the COMMIT, or after it and before the settling, the lease runs out and the next holder looks the half up first.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from outbox import faults
+from outbox.brokers.base import Broker, Ended, Ending
+from outbox.lifecycle import Verdict
+from outbox.store.commit_leases import CommitLeases, Holding
+from outbox.verdict import Confirmation, Next, after_commit, after_gone, after_look_up
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A holding and what became of it."""
+
+    holding: Holding
+    next: Next
+    ended: Ended | None = None
+
+
+class Commits:
+    """Acts for the holder of commit leases."""
+
+    def __init__(self, broker: Broker, leases: CommitLeases, broker_retention: float) -> None:
+        self._broker = broker
+        self._leases = leases
+        self._recent = broker_retention / 2
+
+    def look_up(self, holding: Holding) -> Next:
+        """What the look-up of the half says; a visible one is settled at once."""
+        step = after_look_up(self._broker.find(holding.half, holding.decided_at))
+        if step is Next.SETTLE:
+            self.settle(holding)
+        return step
+
+    def finish(self, holdings: Sequence[Holding], until: float) -> list[Finding]:
+        """Looks all up, commits the absent ones by their stored handles before ``until``, acts on the answers."""
+        looked = [(holding, self.look_up(holding)) for holding in holdings]
+        absent = [holding for holding, step in looked if step is Next.COMMIT]
+        faults.point("commits.before_write")
+        ended = self._broker.resolve([Ending(it.half, Verdict.COMMIT) for it in absent], until) if absent else []
+        committed = [self._after_end(holding, end) for holding, end in zip(absent, ended, strict=True)]
+        return [Finding(holding, step) for holding, step in looked if step is not Next.COMMIT] + committed
+
+    def _after_end(self, holding: Holding, end: Ended) -> Finding:
+        """Acts on the broker's answer to a COMMIT: settles, or finds out what a lost handle means."""
+        step = after_commit(end.confirmation)
+        if end.confirmation is Confirmation.GONE:
+            sighting = self._broker.find(holding.half, holding.decided_at)
+            step = after_gone(sighting, decided_recently=holding.age < self._recent)
+        self._act(holding, step, end.reason)
+        return Finding(holding, step, end)
+
+    def _act(self, holding: Holding, step: Next, reason: str) -> None:
+        act: dict[Next, Callable[[], object]] = {
+            Next.SETTLE: lambda: self.settle(holding),
+            Next.REOPEN: lambda: self._leases.reopen(holding, f"half lost, never visible: {reason}"),
+            Next.GIVE_UP: lambda: self._leases.give_up(holding, f"outcome unknown: {reason}"),
+        }
+        act.get(step, lambda: None)()
+
+    def settle(self, holding: Holding) -> None:
+        """The broker made the half visible."""
+        self._leases.settle([(holding.row_id, holding.half.half_id)])

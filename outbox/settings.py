@@ -1,0 +1,128 @@
+"""Settings: one truth for names, defaults and bounds of everything that a deployment can turn.
+
+Order: command-line flags > environment (``OUTBOX_…``) > ``.env`` > ``outbox.toml`` > the defaults here. Times are in
+seconds. With nothing set, everything runs on SQLite and the embedded broker under ``./.outbox/``.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from outbox.errors import InvalidMessage, SettingsError
+from outbox.session import checked_origin
+
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+DEFAULT_FOLDER = Path(".outbox")
+#: The broker asks at most 15 times, by default 30 s (5.x) or 60 s (4.9) apart: its check horizon.
+CHECK_HORIZON = 15 * 60.0
+DAY = 86400.0
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, frozen."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="OUTBOX_", env_file=".env", toml_file="outbox.toml", extra="ignore", frozen=True
+    )
+
+    database_url: str = f"sqlite:///{DEFAULT_FOLDER}/outbox.db"
+    broker_url: str = f"embedded:{DEFAULT_FOLDER}/dev-broker.db"
+    #: Names the service; required with a real broker, since checks of one origin must never be answered by another.
+    origin: str = ""
+    #: Producer group; "" means ``outbox-<origin>``.
+    group: str = ""
+
+    # The lease of an attempt, and the commit lease: window in which its holder may send COMMIT, plus grace.
+    lease: Seconds = 30.0
+    commit_window: Seconds = 5.0
+    commit_grace: Seconds = 10.0
+    # One pass, and how many of them overlap.
+    rows_per_pass: Annotated[int, Field(ge=1, le=4096)] = 256
+    bytes_per_pass: Annotated[int, Field(ge=4 * 1024 * 1024)] = 16 * 1024 * 1024
+    passes: Annotated[int, Field(ge=1, le=32)] = 2
+    send_timeout: Seconds = 5.0
+    # Refusals, outages.
+    failure_budget: Count = 10
+    backoff_first: Seconds = 1.0
+    backoff_most: Seconds = 300.0
+    unknown_delay: Seconds = 5.0
+    outage_delay: Seconds = 1.0
+    outage_delay_most: Seconds = 30.0
+    # Rhythm.
+    poll_fastest: Seconds = 0.1
+    poll_slowest: Seconds = 1.0
+    reconcile_every: Seconds = 2.0
+    reconcile_rows: Count = 200
+    heartbeat_every: Seconds = 10.0
+    retention: Seconds = 7 * DAY
+    purge_every: Seconds = 60.0
+    #: How long the broker keeps its files (``fileReservedTime``): beyond half of it an absent message is no proof.
+    broker_retention: Seconds = 72 * 3600.0
+    drain_timeout: Seconds = 20.0
+    # The embedded broker's checks; a real broker has its own.
+    check_timeout: Seconds = 6.0
+    check_interval: Seconds = 30.0
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- the base class's signature
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Adds ``outbox.toml`` behind the environment."""
+        return init_settings, env_settings, dotenv_settings, TomlConfigSettingsSource(settings_cls)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Settings":
+        if self.broker_url.split(":", 1)[0] != "embedded" and not self.origin:
+            raise ValueError("origin: is required with a real broker; set OUTBOX_ORIGIN to the name of this service")
+        checked_origin(self.origin or "local")
+        if self.retention <= CHECK_HORIZON:
+            raise ValueError(f"retention: must be longer than the broker's check horizon, {CHECK_HORIZON:.0f} s")
+        if self.send_timeout + self.commit_window >= self.lease:
+            raise ValueError("lease: must be longer than send_timeout + commit_window, or attempts outlive their lease")
+        return self
+
+    @property
+    def service(self) -> str:
+        """The origin; "local" on the embedded broker where none is set."""
+        return self.origin or "local"
+
+    @property
+    def producer_group(self) -> str:
+        """The producer group of half messages."""
+        return self.group or f"outbox-{self.service}"
+
+    @property
+    def commit_lease(self) -> float:
+        """Seconds for which nobody else may act on a decision."""
+        return self.commit_window + self.commit_grace
+
+
+def load(**flags: Any) -> Settings:
+    """The settings with the given flags on top (None: not given); ``SettingsError`` names what is wrong."""
+    try:
+        return Settings(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        raise SettingsError("; ".join(map(_said, error.errors()))) from error
+    except InvalidMessage as error:
+        raise SettingsError(str(error)) from error
+
+
+def _said(problem: Any) -> str:
+    """One problem, by the name that the user set."""
+    where = ".".join(str(part) for part in problem["loc"])
+    text = problem["msg"].removeprefix("Value error, ")
+    return f"OUTBOX_{where.upper()}: {text} (got {problem['input']!r})" if where else text

@@ -1,0 +1,69 @@
+"""Opens what the settings name: database, broker, source. The one place where a broker URL is read."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from outbox.brokers.base import Broker
+from outbox.brokers.embedded.broker import EmbeddedBroker
+from outbox.brokers.embedded.source import EmbeddedSource
+from outbox.brokers.embedded.timing import BrokerTiming
+from outbox.brokers.remoting.broker import RemotingBroker
+from outbox.brokers.remoting.pop import PopSource
+from outbox.brokers.source import Source
+from outbox.errors import SettingsError
+from outbox.settings import Settings
+from outbox.store.database import Database, parsed
+
+
+def open_database(settings: Settings) -> Database:
+    """The database; a SQLite file's folder is made if it is missing."""
+    url = parsed(settings.database_url)
+    if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
+        Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    return Database(settings.database_url, pool_size=settings.passes + 4)
+
+
+def open_broker(settings: Settings) -> Broker:
+    """The broker under the settings' producer group; nothing is dialled before it is needed."""
+    scheme, address = _split(settings.broker_url)
+    openers: dict[str, Callable[[str, Settings], Broker]] = {"embedded": _embedded, "rocketmq": _remoting}
+    return openers[scheme](address, settings)
+
+
+def open_source(settings: Settings, topics: Collection[str], group: str) -> Source:
+    """A consumer group's view of topics."""
+    scheme, address = _split(settings.broker_url)
+    if scheme == "embedded":
+        return EmbeddedSource(_file(address), group, tuple(topics), settings=_timing(settings))
+    return PopSource(address, group, tuple(topics))
+
+
+def _embedded(address: str, settings: Settings) -> Broker:
+    return EmbeddedBroker(_file(address), settings.producer_group, _timing(settings))
+
+
+def _remoting(address: str, settings: Settings) -> Broker:
+    return RemotingBroker(address, settings.producer_group)
+
+
+def _timing(settings: Settings) -> BrokerTiming:
+    return BrokerTiming(transaction_timeout=settings.check_timeout, check_interval=settings.check_interval)
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Scheme and address of a broker URL; ``SettingsError`` for one that no transport reads."""
+    scheme, _, address = url.partition(":")
+    address = address.removeprefix("//")
+    if scheme not in ("embedded", "rocketmq") or not address:
+        raise SettingsError(
+            f"OUTBOX_BROKER_URL: {url!r}: use rocketmq://host:9876;host2:9876 (name servers), "
+            "or embedded:///path/to/file.db for first runs and tests"
+        )
+    return scheme, address
+
+
+def _file(address: str) -> Path:
+    """The embedded broker's file; its folder is made if it is missing."""
+    path = Path(address)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,93 @@
+"""What the relay did, as facts: the loops report here, one class turns the facts into log lines.
+
+Each method is called after its fact, in the thread that learned it. A subclass must not raise and not block.
+"""
+
+import logging
+from collections.abc import Collection
+
+from outbox.store.claims import Attempt
+
+
+class Events:
+    """Documented no-ops; override what interests you."""
+
+    def claimed(self, attempts: Collection[Attempt]) -> None:
+        """Rows were leased for a pass; not called for an empty claim."""
+
+    def decided(self, committed: int, lost: int) -> None:
+        """A pass was decided: halves chosen, and stored halves that were not."""
+
+    def settled(self, delivered: int, unconfirmed: int) -> None:
+        """The broker's answers to the commits of a pass were written."""
+
+    def refused(self, attempt: Attempt, reason: str, *, buried: bool) -> None:
+        """The broker said no to a row."""
+
+    def unknown(self, attempt: Attempt, reason: str) -> None:
+        """A half may or may not be stored; the row was given back."""
+
+    def outage(self, reason: str, pause: float) -> None:
+        """The broker is away; no row is charged for it, and the next claim waits ``pause`` seconds."""
+
+    def undecided(self, rows: int, error: BaseException) -> None:
+        """The database's answer to a decision is missing; neither COMMIT nor ROLLBACK was sent."""
+
+    def lease_lost(self, rows: int) -> None:
+        """The leases of a pass were over before its decision; its halves are left to the check-back."""
+
+    def reconciled(self, row_id: int, what: str) -> None:
+        """A committed row whose lease was over was put right, or could not be yet."""
+
+    def purged(self, rows: int) -> None:
+        """Retention deleted rows."""
+
+
+class LogEvents(Events):
+    """Facts as log lines: what an operator must act on is a warning or an error."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._log = logger
+
+    def claimed(self, attempts: Collection[Attempt]) -> None:
+        """Debug."""
+        self._log.debug("claimed rows=%d", len(attempts))
+
+    def decided(self, committed: int, lost: int) -> None:
+        """Debug."""
+        self._log.debug("decided committed=%d lost=%d", committed, lost)
+
+    def settled(self, delivered: int, unconfirmed: int) -> None:
+        """Debug, or information where an answer is missing."""
+        level = logging.INFO if unconfirmed else logging.DEBUG
+        self._log.log(level, "settled delivered=%d unconfirmed=%d", delivered, unconfirmed)
+
+    def refused(self, attempt: Attempt, reason: str, *, buried: bool) -> None:
+        """Warning, or error where the row is dead."""
+        level = logging.ERROR if buried else logging.WARNING
+        said = "dead; requeue it with `outbox requeue` once the cause is gone" if buried else "tried again later"
+        self._log.log(level, "refused row=%d topic=%s reason=%s: %s", attempt.row_id, attempt.topic, reason, said)
+
+    def unknown(self, attempt: Attempt, reason: str) -> None:
+        """Information."""
+        self._log.info("unknown row=%d topic=%s reason=%s", attempt.row_id, attempt.topic, reason)
+
+    def outage(self, reason: str, pause: float) -> None:
+        """Warning."""
+        self._log.warning("outage pause=%.1f reason=%s", pause, reason)
+
+    def undecided(self, rows: int, error: BaseException) -> None:
+        """Warning."""
+        self._log.warning("undecided rows=%d error=%s", rows, error)
+
+    def lease_lost(self, rows: int) -> None:
+        """Warning."""
+        self._log.warning("lease lost rows=%d: raise OUTBOX_LEASE if this repeats", rows)
+
+    def reconciled(self, row_id: int, what: str) -> None:
+        """Information."""
+        self._log.info("reconciled row=%d %s", row_id, what)
+
+    def purged(self, rows: int) -> None:
+        """Information."""
+        self._log.info("purged rows=%d", rows)

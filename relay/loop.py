@@ -1,0 +1,82 @@
+"""The relay's loop: one thread claims, a few ship, so that database time and broker time overlap."""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from sqlalchemy.exc import DBAPIError
+
+from outbox.settings import Settings
+from relay.breaker import Breaker
+from relay.shipping import Pass
+from relay.timing import Pause
+
+_log = logging.getLogger("relay")
+
+
+class Loop:
+    """Claims whenever a pass is free and there may be work; ``stop`` lets the passes under way finish."""
+
+    def __init__(self, passes: Pass, breaker: Breaker, settings: Settings) -> None:
+        self._pass = passes
+        self._breaker = breaker
+        self._rows_per_pass = settings.rows_per_pass
+        self._pause = Pause(settings.poll_fastest, settings.poll_slowest)
+        self._free = threading.Semaphore(settings.passes)
+        self._pool = ThreadPoolExecutor(settings.passes, thread_name_prefix="relay-pass")
+        self._passes = settings.passes
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+
+    def wake(self) -> None:
+        """There may be new rows: look at once."""
+        self._wake.set()
+
+    def run(self) -> None:
+        """Claims until ``stop``; then returns once every pass has ended."""
+        while not self._stopping.is_set():
+            self._free.acquire()
+            if self._stopping.is_set():
+                self._free.release()
+                break
+            self._rest(self._claim_and_ship())
+        self._pool.shutdown(wait=True)
+
+    def stop(self) -> None:
+        """No new claims from now on."""
+        self._stopping.set()
+        self._wake.set()
+        self._free.release()
+
+    def _claim_and_ship(self) -> float:
+        """Starts a pass if there are rows; the seconds to rest before the next claim."""
+        if waiting := self._breaker.remaining():
+            self._free.release()
+            return waiting
+        try:
+            attempts, since = self._pass.claim()
+        except DBAPIError as error:
+            self._free.release()
+            _log.warning("claim failed, the database may be away: %s", error)
+            return self._pause.grow()
+        if not attempts:
+            self._free.release()
+            return self._pause.grow()
+        self._pool.submit(self._ship, attempts, since)
+        self._pause.reset()
+        return 0.0 if len(attempts) >= self._rows_per_pass else self._pause.grow()
+
+    def _ship(self, *claimed: object) -> None:
+        """A failing pass leaves its rows to their leases and to the check-back; the loop goes on."""
+        ship: Callable[..., None] = self._pass.ship
+        try:
+            ship(*claimed)
+        except Exception:  # noqa: BLE001 -- one failing pass must not end the loop
+            _log.exception("a pass failed; its rows are claimed again once their leases are over")
+        finally:
+            self._free.release()
+
+    def _rest(self, seconds: float) -> None:
+        if seconds and self._wake.wait(seconds):
+            self._wake.clear()

@@ -1,0 +1,175 @@
+"""The relay's pass: claim, prepare, decide, resolve, settle (design: the relay's pass)."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.exc import DBAPIError
+
+from outbox import faults
+from outbox.brokers.base import (
+    Broker,
+    Ending,
+    Half,
+    Outage,
+    Outgoing,
+    Prepared,
+    Publication,
+    Refused,
+    Sent,
+    Stored,
+    Unknown,
+)
+from outbox.envelope import Envelopes
+from outbox.lifecycle import Verdict
+from outbox.message import Mode
+from outbox.settings import Settings
+from outbox.store.claims import Attempt, Claims
+from outbox.store.commit_leases import CommitLeases
+from outbox.store.decisions import Decisions, Outcomes, Published, Refusal, Return, Winner
+from outbox.verdict import Confirmation, HalfView, Step, verdict
+from relay.breaker import Breaker
+from relay.events import Events
+from relay.keeper import Hold, LeaseKeeper
+from relay.timing import backoff
+
+Result = Prepared | Publication
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a pass works with."""
+
+    broker: Broker
+    claims: Claims
+    decisions: Decisions
+    leases: CommitLeases
+    envelopes: Envelopes
+    keeper: LeaseKeeper
+    breaker: Breaker
+    events: Events
+    settings: Settings
+    now: Callable[[], float]
+
+
+class Pass:
+    """One claim and what becomes of its rows; safe to run in several threads at once."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def claim(self) -> tuple[list[Attempt], float]:
+        """Rows for one pass (a single one, as a probe, while the breaker is open), and our clock before their lease."""
+        stage = self._stage
+        limit = stage.settings.rows_per_pass if stage.breaker.closed() else 1
+        since = stage.now()
+        attempts = stage.claims.claim(limit, stage.settings.bytes_per_pass, stage.settings.lease)
+        if attempts:
+            stage.events.claimed(attempts)
+        return attempts, since
+
+    def ship(self, attempts: Sequence[Attempt], since: float) -> None:
+        """Ships claimed rows to their end, or as far as broker and database let it."""
+        faults.point("relay.after_claim")
+        with self._stage.keeper.holding(attempts, since) as hold:
+            results = self._prepare(attempts)
+            faults.point("relay.before_decide")
+            decided = self._decide(hold, results)
+        if decided is not None:
+            faults.point("relay.before_commit")
+            self._resolve(results, *decided)
+
+    def _prepare(self, attempts: Sequence[Attempt]) -> list[tuple[Attempt, Result]]:
+        """Sends halves, and plain messages; an outcome for each row."""
+        stage = self._stage
+        halves = [it for it in attempts if it.mode is Mode.TRANSACTIONAL]
+        plain = [it for it in attempts if it.mode is Mode.PLAIN]
+        timeout = stage.settings.send_timeout
+        results: list[tuple[Attempt, Result]] = []
+        if halves:
+            results += zip(halves, stage.broker.prepare(self._sealed(halves), timeout), strict=True)
+        if plain:
+            results += zip(plain, stage.broker.send(self._sealed(plain), timeout), strict=True)
+        return results
+
+    def _sealed(self, attempts: Sequence[Attempt]) -> list[Outgoing]:
+        return [self._stage.envelopes.seal(it) for it in attempts]
+
+    def _decide(self, hold: Hold, results: Sequence[tuple[Attempt, Result]]) -> tuple[set[int], float] | None:
+        """The rows that chose their half, and until when COMMIT may be written; None: nothing may be sent."""
+        stage = self._stage
+        outcomes = self._outcomes(results)
+        if not hold.live():
+            stage.events.lease_lost(len(results))
+            return None
+        until = stage.now() + stage.settings.commit_window
+        try:
+            committed = stage.decisions.decide(outcomes, stage.settings.commit_lease)
+        except DBAPIError as error:
+            stage.events.undecided(len(results), error)
+            return None
+        stage.events.decided(len(committed), len(outcomes.winners) - len(committed))
+        return committed, until
+
+    def _outcomes(self, results: Sequence[tuple[Attempt, Result]]) -> Outcomes:
+        delay = self._reachability(results)
+        winners, published, refusals, returns = [], [], [], []
+        for attempt, result in results:
+            match result:
+                case Stored(half):
+                    winners.append(Winner(attempt, half))
+                case Sent(unique_id):
+                    published.append(Published(attempt, unique_id))
+                case Refused(reason):
+                    refusals.append(self._refusal(attempt, reason))
+                case Unknown(reason):
+                    self._stage.events.unknown(attempt, reason)
+                    returns.append(Return(attempt, self._stage.settings.unknown_delay, adoptable=True))
+                case Outage(_):
+                    returns.append(Return(attempt, delay))
+        return Outcomes(winners, published, refusals, returns)
+
+    def _reachability(self, results: Sequence[tuple[Attempt, Result]]) -> float:
+        """Tells the breaker whether the broker took part; the seconds that rows of an outage wait."""
+        breaker = self._stage.breaker
+        away = [result.reason for _, result in results if isinstance(result, Outage | Unknown)]
+        if len(away) < len(results):
+            breaker.success()
+            return self._stage.settings.outage_delay
+        pause = breaker.outage()
+        self._stage.events.outage(away[0], pause)
+        return pause
+
+    def _refusal(self, attempt: Attempt, reason: str) -> Refusal:
+        settings = self._stage.settings
+        failures = attempt.failures + 1
+        buried = failures >= settings.failure_budget
+        self._stage.events.refused(attempt, reason, buried=buried)
+        jitter = random.uniform(-1, 1)  # noqa: S311 -- spreads retries, hides nothing
+        delay = backoff(failures, first=settings.backoff_first, most=settings.backoff_most, jitter=jitter)
+        return Refusal(attempt, reason, None if buried else delay)
+
+    def _resolve(self, results: Sequence[tuple[Attempt, Result]], committed: set[int], until: float) -> None:
+        """Commits the winners within the window, rolls back what can no longer win, settles what is confirmed."""
+        stored = [(attempt, result.half) for attempt, result in results if isinstance(result, Stored)]
+        winners = [(attempt.row_id, half) for attempt, half in stored if attempt.row_id in committed]
+        losers = [half for attempt, half in stored if attempt.row_id not in committed and self._lost(attempt, half)]
+        endings = [Ending(half, Verdict.COMMIT) for _, half in winners]
+        endings += [Ending(half, Verdict.ROLLBACK) for half in losers]
+        if not endings:
+            return
+        ended = self._stage.broker.resolve(endings, until)
+        faults.point("relay.before_settle")
+        confirmed = [
+            (row_id, half.half_id)
+            for (row_id, half), end in zip(winners, ended, strict=False)
+            if end.confirmation is Confirmation.CONFIRMED
+        ]
+        delivered = self._stage.leases.settle(confirmed)
+        self._stage.events.settled(len(delivered), len(winners) - len(confirmed))
+
+    def _lost(self, attempt: Attempt, half: Half) -> bool:
+        """Whether the row says that this half can never win. A row that chose it (adopted by the check-back, or
+        committed by a decision whose answer was lost), or still may, is left alone."""
+        row = self._stage.leases.read(attempt.row_id)
+        return verdict(row, HalfView(attempt.token, half.half_id)) is Step.ROLLBACK

@@ -1,0 +1,47 @@
+"""Builds the relay from settings, a database and a broker."""
+
+import logging
+
+from outbox import clock
+from outbox.brokers.base import Broker
+from outbox.commits import Commits
+from outbox.envelope import Envelopes, origin_of
+from outbox.settings import Settings
+from outbox.store.claims import Claims
+from outbox.store.commit_leases import CommitLeases
+from outbox.store.database import Database
+from outbox.store.decisions import Decisions
+from outbox.store.identity import Identity
+from outbox.store.operations import Operations
+from relay.breaker import Breaker
+from relay.daemon import Daemon, Work
+from relay.events import Events, LogEvents
+from relay.keeper import LeaseKeeper
+from relay.loop import Loop
+from relay.reconciler import Reconciler
+from relay.shipping import Pass, Stage
+
+
+def build(settings: Settings, database: Database, broker: Broker, events: Events | None = None) -> Daemon:
+    """A relay over ``database`` and ``broker``; both stay the caller's to close."""
+    events = events or LogEvents(logging.getLogger("relay"))
+    breaker = Breaker(settings.outage_delay, settings.outage_delay_most, clock.monotonic)
+    claims, leases = Claims(database), CommitLeases(database)
+    keeper = LeaseKeeper(claims, settings.lease, clock.monotonic)
+    envelopes = Envelopes(origin_of(settings.service, Identity(database).database_id()))
+    stage = Stage(
+        broker,
+        claims,
+        Decisions(database),
+        leases,
+        envelopes,
+        keeper,
+        breaker,
+        events,
+        settings,
+        clock.monotonic,
+    )
+    commits = Commits(broker, leases, settings.broker_retention)
+    reconciler = Reconciler(leases, commits, events, settings, clock.monotonic)
+    loop = Loop(Pass(stage), breaker, settings)
+    return Daemon(Work(loop, keeper, reconciler, Operations(database), events), settings)
