@@ -189,7 +189,7 @@ def test_commit_after_rollback_is_delivered(rig: Rig, topic: str, group: str) ->
     end_one(broker, half, Verdict.ROLLBACK)
     # When it is committed; Then it is delivered all the same
     end_one(broker, half, Verdict.COMMIT)
-    eventually(lambda: ids(rig, topic) == [half.half_id], rig.deadline, "the message is visible")
+    assert settled_ids(rig, broker, topic) == [half.half_id]
 
 
 def test_another_connection_of_the_group_ends_a_half(rig: Rig, topic: str, group: str) -> None:
@@ -215,9 +215,10 @@ def test_the_half_names_the_group_that_ends_it(rig: Rig, topic: str, group: str)
         pytest.skip("this transport ends only its own halves: denied by its capabilities")
     half = prepare_one(rig.open(group), message(topic))
     # When a connection under a new group ends it
-    end_one(rig.open(rig.fresh_group()), half, Verdict.COMMIT)
+    heir = rig.open(rig.fresh_group())
+    end_one(heir, half, Verdict.COMMIT)
     # Then the half's own group is what counts
-    eventually(lambda: ids(rig, topic) == [half.half_id], rig.deadline, "the message is visible")
+    assert settled_ids(rig, heir, topic) == [half.half_id]
 
 
 def test_an_unknown_handle_is_gone(rig: Rig, topic: str, group: str) -> None:
