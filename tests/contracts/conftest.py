@@ -3,10 +3,11 @@
 import pytest
 
 from tests.contracts.embedded_rig import embedded_rig  # noqa: F401 -- a fixture
+from tests.contracts.remoting_rig import remoting_rig, remoting_topics  # noqa: F401 -- fixtures
 from tests.contracts.rig import Rig
 
 #: Each name has a fixture ``<name>_rig``.
-TRANSPORTS = ("embedded",)
+TRANSPORTS = ("embedded", "remoting")
 
 
 @pytest.fixture(params=TRANSPORTS)

@@ -32,12 +32,15 @@ _OPENED = (
 
 
 def launch(java: str, jars: Sequence[Path], home: Path, heap: str, *, optimised: bool) -> list[str]:
-    """The command line up to the main class; ``optimised`` compiles for speed instead of a fast start."""
+    """The command line up to the main class; ``optimised`` compiles for speed instead of a fast start.
+
+    Direct memory: each of the broker's threads that stores messages keeps a buffer of the largest message, 4 MiB.
+    """
     return [
         java,
         *(() if optimised else ("-XX:TieredStopAtLevel=1",)),
         *("-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData", f"-Xms{heap}", f"-Xmx{heap}"),
-        *("-XX:MaxDirectMemorySize=256m", "-Dtls.server.mode=disabled"),
+        *("-XX:MaxDirectMemorySize=512m", "-Dtls.server.mode=disabled"),
         *(f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"),
         *_OPENED,
         *("-cp", ":".join(map(str, jars))),
