@@ -1,16 +1,16 @@
 # Each target makes what it needs first: a virtual environment in .venv and, for tests, the servers' programs.
 # Stamps make a repeated run start at once; an edited pyproject.toml installs again.
 
-SHELL := /bin/bash
+SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
 VENV := .venv
-PYTHON := $(VENV)/bin/python
+RUN := $(VENV)/bin/python
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
-SOURCES := outbox relay checkback tests benchmarks examples
 # Extra arguments for pytest: make test ARGS="-k lanes -x"
 ARGS ?=
 
@@ -23,13 +23,13 @@ demo: $(RUNTIME) ## Show the whole story on SQLite and the embedded broker; need
 	@$(VENV)/bin/outbox demo
 
 test: lint services ## Lint, then every test on real servers, with coverage
-	@$(PYTHON) -m pytest $(if $(ARGS),$(ARGS),--cov --cov-report=term:skip-covered)
+	@$(RUN) -m pytest $(if $(ARGS),$(ARGS),--cov --cov-report=term:skip-covered)
 
 lint: $(DEVELOPMENT) ## Style, types and import contracts
 	@$(VENV)/bin/ruff check
 	@$(VENV)/bin/ruff format --check
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/basedpyright --pythonpath $(PYTHON)
+	@$(VENV)/bin/basedpyright --pythonpath $(RUN)
 	@$(VENV)/bin/lint-imports
 
 format: $(DEVELOPMENT) ## Put the code into the house format
@@ -38,26 +38,26 @@ format: $(DEVELOPMENT) ## Put the code into the house format
 
 bench: services ## Run one benchmark: make bench NAME=relay
 	@[[ -n "$(NAME)" ]] || { echo "say which one: make bench NAME=$$(cd benchmarks && ls *.py | grep -v '^_' | sed 's/\.py$$//' | paste -sd '|')" >&2; exit 2; }
-	@$(PYTHON) -m benchmarks.$(NAME) $(ARGS)
+	@$(RUN) -m benchmarks.$(NAME) $(ARGS)
 
 model: $(DEVELOPMENT) ## Explore the protocol with wider bounds than the tests do
-	@OUTBOX_MODEL=wide $(PYTHON) -m pytest tests/model --timeout=0 $(ARGS)
+	@OUTBOX_MODEL=wide $(RUN) -m pytest tests/model --timeout=0 $(ARGS)
 
 crash: services ## Kill processes and servers at every step, longer than the tests do
-	@OUTBOX_CRASH=long $(PYTHON) -m pytest tests/crash --timeout=0 $(ARGS)
+	@OUTBOX_CRASH=long $(RUN) -m pytest tests/crash --timeout=0 $(ARGS)
 
 services: $(DEVELOPMENT)
 	@.ci/services.sh
-	@$(PYTHON) -m tests.services.fetch
+	@$(RUN) -m tests.services.fetch
 
 clean: ## Remove what make made
 	@rm -rf $(VENV) .outbox .services .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist build
 
 $(RUNTIME): pyproject.toml .ci/python.sh
 	@.ci/python.sh $(VENV)
-	@$(PYTHON) -m pip install --quiet --editable .
+	@$(RUN) -m pip install --quiet --editable .
 	@touch $@
 
 $(DEVELOPMENT): $(RUNTIME)
-	@$(PYTHON) -m pip install --quiet --editable '.[mysql,redis]' --group test --group lint
+	@$(RUN) -m pip install --quiet --group test --group lint
 	@touch $@
