@@ -12,7 +12,7 @@ from collections import defaultdict
 VARIABLE = "OUTBOX_TEST_FAULT"
 
 _SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP} if hasattr(signal, "SIGKILL") else {}
-_passed: defaultdict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
+_passed: "defaultdict[str, itertools.count[int]]" = defaultdict(lambda: itertools.count(1))
 
 
 def point(name: str) -> None:

@@ -1,0 +1,128 @@
+"""A deployment under test: database, broker, and the toolkit's processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from outbox import faults
+from outbox.lifecycle import State, open_states
+from outbox.store.database import Database
+from outbox.store.operations import Operations
+from tests.acceptance.shop import effects, metadata, orders
+
+ROOT = Path(__file__).parents[2]
+#: Generous: the machine may be busy. No claim about time hangs on it.
+DEADLINE = 90.0
+
+#: Short leases, so that a crash is repaired while a test waits.
+QUICK = {
+    "OUTBOX_LEASE": "6",
+    "OUTBOX_SEND_TIMEOUT": "3",
+    "OUTBOX_COMMIT_WINDOW": "2",
+    "OUTBOX_COMMIT_GRACE": "2",
+    "OUTBOX_RECONCILE_EVERY": "0.5",
+    "OUTBOX_HEARTBEAT_EVERY": "1",
+    "OUTBOX_CHECK_TIMEOUT": "1",
+    "OUTBOX_CHECK_INTERVAL": "1",
+}
+
+
+class Deployment:
+    """Starts processes and looks at what they did; ``stop`` ends every one of them."""
+
+    def __init__(
+        self, folder: Path, database_url: str, broker_url: str, topic: str, visible: Callable[[], list[str]]
+    ) -> None:
+        self.topic = topic
+        #: The keys of all visible messages of the topic, repeats included.
+        self.visible = visible
+        self._folder = folder
+        self._environment = {
+            **os.environ,
+            **QUICK,
+            "OUTBOX_DATABASE_URL": database_url,
+            "OUTBOX_BROKER_URL": broker_url,
+            "OUTBOX_ORIGIN": "shop",
+            "SHOP_DATABASE_URL": database_url,
+            "SHOP_TOPIC": topic,
+        }
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.database = Database(database_url, statement_timeout=30)
+        self.operations = Operations(self.database)
+        metadata.create_all(self.database.engine)
+
+    def outbox(self, *arguments: str, fault: str = "", **environment: str) -> subprocess.Popen[bytes]:
+        """Starts ``outbox …``; ``fault`` arms a point of ``outbox.faults``."""
+        return self._start(
+            ["-m", "outbox", *arguments], {**environment, faults.VARIABLE: fault} if fault else environment
+        )
+
+    def produce(self, count: int) -> subprocess.Popen[bytes]:
+        """Starts the producing service."""
+        return self._start(["-m", "tests.acceptance.shop", str(count)], {})
+
+    def consume(self) -> subprocess.Popen[bytes]:
+        """Starts the consumer."""
+        return self.outbox("consume", "tests.acceptance.shop:inbox", "--group", f"shop-{self.topic}")
+
+    def committed(self) -> list[str]:
+        """The keys of the orders that exist."""
+        with self.database.transaction() as connection:
+            return list(connection.execute(sa.select(orders.c.key)).scalars())
+
+    def effects(self) -> list[str]:
+        """A key for each effect."""
+        with self.database.transaction() as connection:
+            return list(connection.execute(sa.select(effects.c.key)).scalars())
+
+    def states(self) -> Mapping[State, int]:
+        """Rows by state."""
+        return self.operations.figures().rows
+
+    def finished(self) -> bool:
+        """Whether no row owes a message."""
+        rows = self.states()
+        return not any(rows[state] for state in open_states())
+
+    def wait(self, what: str, done: Callable[[], bool], deadline: float = DEADLINE) -> None:
+        """Waits for a condition; fails with the processes' last words."""
+        until = time.monotonic() + deadline
+        while not done():
+            if time.monotonic() > until:
+                raise AssertionError(f"not within {deadline} s: {what}; rows {self.states()}\n{self._last_words()}")
+            time.sleep(0.1)
+
+    def killed(self, process: subprocess.Popen[bytes]) -> bool:
+        """Whether the process died by SIGKILL, as an armed fault makes it."""
+        return process.poll() == -signal.SIGKILL
+
+    def stop(self) -> None:
+        """Ends whatever still runs."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        self.database.close()
+
+    def _start(self, arguments: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        log = (self._folder / f"{len(self._processes)}-{arguments[2]}.log").open("wb")
+        with log:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                env={**self._environment, **environment},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._processes.append(process)
+        return process
+
+    def _last_words(self) -> str:
+        logs = sorted(self._folder.glob("*.log"))
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)

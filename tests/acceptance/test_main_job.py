@@ -1,0 +1,117 @@
+"""One business fact = one message = one effect, whatever crashes in between."""
+
+from collections import Counter
+
+import pytest
+
+from outbox.lifecycle import State
+from tests.acceptance.deployment import Deployment
+
+ORDERS = 2000
+#: So that exactly one pass of 256 rows is in hand when a relay dies.
+ONE_PASS = {"OUTBOX_PASSES": "1"}
+
+
+def assert_exactly_once(deployment: Deployment) -> None:
+    committed = Counter(deployment.committed())
+    assert committed
+    assert Counter(deployment.visible()) == committed
+    states = deployment.states()
+    assert states[State.DELIVERED] == committed.total()
+    assert sum(states.values()) == committed.total()
+
+
+@pytest.mark.timeout(240)
+def test_every_committed_order_has_one_message_and_one_effect(deployment: Deployment) -> None:
+    # Given a relay and a consumer at work
+    deployment.outbox("relay")
+    deployment.consume()
+    # When a service writes orders, a tenth of them rolled back
+    producer = deployment.produce(ORDERS)
+    deployment.wait("the producer to finish", lambda: producer.poll() is not None, 150)
+    assert producer.returncode == 0
+    # Then
+    assert len(deployment.committed()) == ORDERS * 9 // 10
+    deployment.wait("every row to be delivered", deployment.finished)
+    deployment.wait("every effect", lambda: len(deployment.effects()) >= len(deployment.committed()))
+    assert_exactly_once(deployment)
+    assert Counter(deployment.effects()) == Counter(deployment.committed())
+
+
+@pytest.mark.timeout(180)
+def test_a_relay_that_dies_before_it_decides_is_survived_by_the_check_back(deployment: Deployment) -> None:
+    # Given orders, and a relay that dies once its halves are stored
+    producer = deployment.produce(300)
+    deployment.wait("the producer to finish", lambda: producer.poll() is not None)
+    relay = deployment.outbox("relay", "--no-checkback", fault="relay.before_decide=kill", **ONE_PASS)
+    deployment.wait("the relay to be killed", lambda: deployment.killed(relay))
+    assert deployment.visible() == []
+    assert deployment.states()[State.COMMITTED] == 0
+    # When nothing but a check-back process runs
+    deployment.outbox("checkback")
+    # Then it brings out what the relay had in hand
+    deployment.wait("the halves to be adopted", lambda: deployment.states()[State.DELIVERED] == 256)
+    # And a second relay the rest
+    deployment.outbox("relay")
+    deployment.wait("every row to be delivered", deployment.finished)
+    assert_exactly_once(deployment)
+
+
+@pytest.mark.timeout(180)
+def test_a_relay_that_dies_before_it_decides_is_survived_by_another(deployment: Deployment) -> None:
+    # Given two relays, of which one dies once its halves are stored
+    producer = deployment.produce(300)
+    deployment.wait("the producer to finish", lambda: producer.poll() is not None)
+    relay = deployment.outbox("relay", fault="relay.before_decide=kill", **ONE_PASS)
+    deployment.wait("the relay to be killed", lambda: deployment.killed(relay))
+    deployment.outbox("relay")
+    # Then
+    deployment.wait("every row to be delivered", deployment.finished)
+    assert_exactly_once(deployment)
+
+
+@pytest.mark.timeout(180)
+def test_a_relay_that_dies_before_it_commits_is_survived_by_the_reconciler(deployment: Deployment) -> None:
+    # Given a relay that dies once its decision is written
+    producer = deployment.produce(300)
+    deployment.wait("the producer to finish", lambda: producer.poll() is not None)
+    relay = deployment.outbox("relay", "--no-checkback", fault="relay.before_commit=kill", **ONE_PASS)
+    deployment.wait("the relay to be killed", lambda: deployment.killed(relay))
+    assert deployment.states()[State.COMMITTED] == 256
+    assert deployment.visible() == []
+    # When another relay runs, and nobody answers checks
+    deployment.outbox("relay", "--no-checkback")
+    # Then
+    deployment.wait("every row to be delivered", deployment.finished)
+    assert_exactly_once(deployment)
+
+
+@pytest.mark.timeout(180)
+def test_a_relay_that_dies_before_it_settles_sends_nothing_twice(deployment: Deployment) -> None:
+    # Given a relay that dies once the broker confirmed its commits
+    producer = deployment.produce(300)
+    deployment.wait("the producer to finish", lambda: producer.poll() is not None)
+    relay = deployment.outbox("relay", "--no-checkback", fault="relay.before_settle=kill", **ONE_PASS)
+    deployment.wait("the relay to be killed", lambda: deployment.killed(relay))
+    assert len(deployment.visible()) == 256
+    assert deployment.states()[State.COMMITTED] == 256
+    # When another one takes over
+    deployment.outbox("relay")
+    # Then
+    deployment.wait("every row to be delivered", deployment.finished)
+    assert_exactly_once(deployment)
+
+
+@pytest.mark.timeout(120)
+def test_a_relay_stops_cleanly_on_sigterm(deployment: Deployment) -> None:
+    # Given a relay in the middle of its work
+    producer = deployment.produce(300)
+    deployment.wait("the producer to finish", lambda: producer.poll() is not None)
+    relay = deployment.outbox("relay")
+    deployment.wait("some work", lambda: deployment.states()[State.DELIVERED] > 0)
+    # When it is asked to stop
+    relay.terminate()
+    # Then it does, leaving nothing half done
+    assert relay.wait(timeout=30) == 0
+    assert deployment.states()[State.COMMITTED] == 0
+    assert Counter(deployment.visible()).total() == deployment.states()[State.DELIVERED]
