@@ -125,13 +125,25 @@ def _commits_by_itself(connection: Connection) -> bool:
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
     if connection.dialect.name == "sqlite":
-        return False  # isolation_level None is how SQLAlchemy users issue BEGIN themselves
+        return _sqlite_commits_by_itself(connection)
     driver = connection.connection.dbapi_connection
     autocommit = getattr(driver, "autocommit", None)
     if isinstance(autocommit, bool):
         return autocommit
     ask = getattr(driver, "get_autocommit", None)
     return bool(ask()) if ask else False
+
+
+def _sqlite_commits_by_itself(connection: Connection) -> bool:
+    """Whether no transaction is open and the driver would not open one in front of the INSERT.
+
+    ``isolation_level=None`` alone tells nothing: it is also how SQLAlchemy's users issue BEGIN themselves.
+    """
+    if not connection.in_transaction():
+        connection.begin()  # as the INSERT would; listeners to this event issue their BEGIN now
+    driver: Any = connection.connection.driver_connection
+    manual = driver.isolation_level is None or getattr(driver, "autocommit", None) is True  # the latter: Python 3.12
+    return manual and not driver.in_transaction
 
 
 def checked_origin(origin: str) -> str:

@@ -4,6 +4,7 @@ Order: command-line flags > environment (``OUTBOX_…``) > ``.env`` > ``outbox.t
 seconds. With nothing set, everything runs on SQLite and the embedded broker under ``./.outbox/``.
 """
 
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from outbox.errors import InvalidMessage, SettingsError
+from outbox.errors import SettingsError
 from outbox.session import checked_origin
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -117,8 +118,8 @@ def load(**flags: Any) -> Settings:
         return Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
         raise SettingsError("; ".join(map(_said, error.errors()))) from error
-    except InvalidMessage as error:
-        raise SettingsError(str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise SettingsError(f"outbox.toml, .env: cannot be read: {error}") from error
 
 
 def _said(problem: Any) -> str:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from outbox import migrate, settings
 from outbox.errors import SettingsError
@@ -40,10 +40,9 @@ def ready(loaded: Settings, *, at_head: bool = True) -> Iterator[Database]:
 
 @contextmanager
 def reachable(database: Database) -> Iterator[None]:
-    """Turns a database that cannot be reached into one line that names the setting, without the password."""
+    """Turns what the database or its driver refuses into one line that names the setting, without the password."""
     try:
         yield
-    except OperationalError as error:
+    except DBAPIError as error:
         where = database.engine.url.render_as_string(hide_password=True)
         raise SettingsError(f"OUTBOX_DATABASE_URL: cannot use {where}: {error.orig}") from error
-

@@ -31,7 +31,7 @@ class Database:
     ) -> None:
         self._lock_timeout = lock_timeout
         self._statement_timeout = statement_timeout
-        self.engine = _engine(parsed(url), pool_size)
+        self.engine = _opened(parsed(url), pool_size)
         event.listen(self.engine, "connect", self._on_connect)
         if self.dialect == "sqlite":
             event.listen(self.engine, "begin", _begin_immediate)
@@ -87,7 +87,7 @@ def parsed(url: str) -> URL:
     """The URL with the driver that the toolkit uses filled in; ``SettingsError`` for a database it does not know."""
     try:
         address = make_url(url)
-    except sa.exc.ArgumentError as error:
+    except (sa.exc.ArgumentError, ValueError) as error:
         raise SettingsError(
             "database_url: not a database URL; for example postgresql://user@host/name, mysql://…, sqlite:///file.db"
         ) from error
@@ -95,6 +95,20 @@ def parsed(url: str) -> URL:
     if name.split("+")[0] not in {"postgresql", "sqlite", *MYSQL_FAMILY}:
         raise SettingsError(f"database_url: {name!r} is not supported; use PostgreSQL, MariaDB/MySQL or SQLite")
     return address.set(drivername=name)
+
+
+def _opened(url: URL, pool_size: int) -> Engine:
+    """The engine; ``SettingsError`` where its driver is missing or not a synchronous one."""
+    try:
+        engine = _engine(url, pool_size)
+    except (ModuleNotFoundError, sa.exc.NoSuchModuleError) as error:
+        raise SettingsError(
+            f"database_url: the driver of {url.drivername!r} is missing ({error}): leave the driver out and install "
+            "rocketmq-outbox (PostgreSQL, SQLite) or rocketmq-outbox[mysql] (MariaDB, MySQL)"
+        ) from error
+    if engine.dialect.is_async:
+        raise SettingsError(f"database_url: {url.drivername!r} is an asynchronous driver: leave the driver out")
+    return engine
 
 
 def _engine(url: URL, pool_size: int) -> Engine:

@@ -27,8 +27,11 @@ def insert(connection: Connection, message: Message, *, skip: bool) -> int:
     columns = _columns(message)
     fixed = _DUE_AT_ONCE if message.not_before is None else _DUE_LATER
     insert_one = _mysql if connection.dialect.name in MYSQL_FAMILY else _on_conflict
-    row_id = insert_one(connection, columns, fixed)
-    return _taken(connection, message, skip=skip) if row_id is None else row_id
+    # Retention may delete the earlier row between the refused INSERT and the look at it: the key is free again.
+    while (row_id := insert_one(connection, columns, fixed)) is None:
+        if (earlier := _earlier(connection, columns)) is not None:
+            return _taken(earlier, message, skip=skip)
+    return row_id
 
 
 def _columns(message: Message) -> dict[str, Any]:
@@ -52,11 +55,15 @@ def _on_conflict(connection: Connection, columns: dict[str, Any], fixed: dict[st
 
 
 def _mysql(connection: Connection, columns: dict[str, Any], fixed: dict[str, Any]) -> int | None:
-    """A plain INSERT: INSERT IGNORE would cut over-long values, and a 1062 leaves the transaction usable."""
+    """A plain INSERT: INSERT IGNORE would cut over-long values, and a 1062 leaves the transaction usable.
+
+    1062 does not say which unique key it means; a row with this key does, and the refused INSERT has locked it.
+    """
     try:
         result = connection.execute(outbox.insert().values(**_bound(columns), **fixed), columns)
     except IntegrityError as error:
-        if error.orig is None or error.orig.args[0] != _DUPLICATE_ENTRY:
+        is_duplicate = error.orig is not None and error.orig.args[0] == _DUPLICATE_ENTRY
+        if not is_duplicate or _earlier(connection, columns) is None:
             raise
         return None
     return int(result.lastrowid)
@@ -67,15 +74,20 @@ def _bound(columns: dict[str, Any]) -> dict[str, Any]:
     return {name: sa.bindparam(name, type_=outbox.c[name].type) for name in columns}
 
 
-def _taken(connection: Connection, message: Message, *, skip: bool) -> int:
-    """Says who has the key, and whether it is the same message."""
+def _earlier(connection: Connection, columns: dict[str, Any]) -> sa.Row[Any] | None:
+    """The row that has the key."""
     query = sa.select(outbox.c.id, outbox.c.payload, outbox.c.tag).where(
-        outbox.c.topic == message.topic, outbox.c.key == message.key
+        outbox.c.topic == columns["topic"], outbox.c.key == columns["key"]
     )
     if connection.dialect.name in MYSQL_FAMILY:
         # Under REPEATABLE READ a plain read may not see the row yet. The failed INSERT locked it already.
         query = query.with_for_update(read=True)
-    row_id, payload, tag = connection.execute(query).one()
+    return connection.execute(query).one_or_none()
+
+
+def _taken(earlier: sa.Row[Any], message: Message, *, skip: bool) -> int:
+    """Says whether the row that has the key is the same message."""
+    row_id, payload, tag = earlier
     if (payload, tag) != (message.body, message.tag):
         raise PayloadMismatch(message.topic, message.key, row_id)
     if not skip:

@@ -73,7 +73,8 @@ class Operations:
             Move.CANCEL,
             columns={"reason": str},
             compare=lambda _: sa.or_(outbox.c.mode != Mode.PLAIN, outbox.c.lease_id.is_(None), _over()),
-            values=lambda rows: {"reason": rows.reason, **no_attempt()},
+            # The moment of the cancel, from which retention counts.
+            values=lambda rows: {"reason": rows.reason, "available_at": utc_now(), **no_attempt()},
             wait=True,
         )
         self._requeue = Change.of_move(

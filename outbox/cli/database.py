@@ -1,0 +1,59 @@
+"""``outbox db …``: the schema's revisions, applied, checked and printed."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from outbox import migrate, settings
+from outbox.cli.options import DatabaseUrl, opened, reachable
+from outbox.columns import MYSQL_FAMILY
+from outbox.errors import SchemaError
+from outbox.store.database import parsed
+
+app = typer.Typer(help="The outbox tables: bring them up to date, check them, print their DDL.", no_args_is_help=True)
+
+
+class Dialect(StrEnum):
+    """The dialects that ``db sql`` writes; MariaDB reads what MySQL does."""
+
+    POSTGRESQL = "postgresql"
+    MYSQL = "mysql"
+    SQLITE = "sqlite"
+
+
+@app.command()
+def upgrade(database_url: DatabaseUrl = None) -> None:
+    """Brings the schema to this version; does nothing where it is there already."""
+    with opened(database_url, at_head=False) as database, reachable(database):
+        with database.engine.connect() as connection:
+            before = migrate.current(connection)
+        migrate.upgrade(database)
+    now = migrate.head()
+    typer.echo(f"schema at revision {now}" + ("" if before == now else f" (before: {before or 'none'})"))
+
+
+@app.command()
+def check(database_url: DatabaseUrl = None) -> None:
+    """Says whether the schema fits this version; exit code 1 if it does not."""
+    with opened(database_url, at_head=False) as database, reachable(database):
+        try:
+            migrate.check(database)
+        except SchemaError as found:
+            typer.echo(f"outbox: {found}", err=True)
+            raise typer.Exit(1) from found
+    typer.echo(f"schema at revision {migrate.head()}, as this version needs it")
+
+
+@app.command()
+def sql(
+    dialect: Annotated[Dialect | None, typer.Option(help="By default that of the database URL.")] = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Prints the DDL of all revisions, for those who apply it by hand. Needs no database."""
+    typer.echo(migrate.sql(dialect or _dialect_of(database_url)), nl=False)
+
+
+def _dialect_of(database_url: str | None) -> Dialect:
+    backend = parsed(settings.load(database_url=database_url).database_url).get_backend_name()
+    return Dialect.MYSQL if backend in MYSQL_FAMILY else Dialect(backend)

@@ -1,0 +1,213 @@
+"""``outbox status | list | show | requeue | cancel | purge``: what operators ask about rows, and do to them."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from outbox import settings
+from outbox.cli import present
+from outbox.cli.options import DatabaseUrl, opened, reachable
+from outbox.lifecycle import Move, State, sources_of
+from outbox.message import Mode
+from outbox.settings import CHECK_HORIZON
+from outbox.store.operations import Filter, Operations
+
+#: Rows of one transaction of a bulk requeue or purge.
+_BATCH = 500
+_MOST_ID = 2**63 - 1
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _utf8(text: str | None) -> str | None:
+    """Refuses what a shell passes in another encoding; no database could hold it."""
+    if text is not None and not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise typer.BadParameter("is not UTF-8") from error
+    return text
+
+
+RowId = Annotated[int, typer.Argument(metavar="ID", min=1, max=_MOST_ID)]
+RowIds = Annotated[list[int] | None, typer.Argument(metavar="ID", min=1, max=_MOST_ID)]
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+InState = Annotated[State | None, typer.Option("--state", help="Only rows in this state.")]
+OfTopic = Annotated[str | None, typer.Option("--topic", help="Only rows of this topic.", callback=_utf8)]
+OfKey = Annotated[str | None, typer.Option("--key", help="Only rows with this business key.", callback=_utf8)]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    for command in (status_command, list_command, show_command, requeue_command, cancel_command, purge_command):
+        app.command(command.__name__.removesuffix("_command"))(command)
+
+
+def status_command(as_json: AsJson = False, database_url: DatabaseUrl = None) -> None:
+    """Shows how many rows are in each state, how late the oldest is, and who listens for checks."""
+    with _operations(database_url) as operations:
+        figures = operations.figures()
+    if as_json:
+        present.as_json(
+            {
+                "rows": dict(figures.rows),
+                "oldest_due_seconds": round(figures.oldest_due, 3),
+                "heartbeat_seconds": {name: round(age, 3) for name, age in figures.heartbeats.items()},
+            }
+        )
+        return
+    present.as_table(["state", "rows"], figures.rows.items())
+    typer.echo(f"\noldest due row: {figures.oldest_due:.1f} s")
+    if not figures.heartbeats:
+        typer.echo("listeners: none was ever heard of")
+    for name, age in sorted(figures.heartbeats.items()):
+        typer.echo(f"listener {name}: heard {age:.1f} s ago")
+
+
+def list_command(
+    state: InState = None,
+    topic: OfTopic = None,
+    key: OfKey = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many rows.")] = 50,
+    after: Annotated[int, typer.Option(min=0, max=_MOST_ID, help="Only rows with a higher id.")] = 0,
+    as_json: AsJson = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Lists rows in the order of their ids, without payloads."""
+    with _operations(database_url) as operations:
+        found = operations.listed(Filter(state, topic, key), limit + 1, after)
+    rows = found[:limit]
+    if as_json:
+        present.as_json(rows)
+    else:
+        columns = ("id", "state", "topic", "key", "attempts", "failures", "created_at", "reason")
+        present.as_table(columns, ([row[name] for name in columns] for row in rows))
+    if len(found) > limit:
+        typer.echo(f"more rows follow: --after {rows[-1]['id']}", err=True)
+
+
+def show_command(row_id: RowId, as_json: AsJson = False, database_url: DatabaseUrl = None) -> None:
+    """Shows everything about one row."""
+    with _operations(database_url) as operations:
+        row = operations.shown(row_id)
+    if row is None:
+        typer.echo(f"outbox: row {row_id}: there is no such row", err=True)
+        raise typer.Exit(2)
+    fields = row | present.payload_preview(row.pop("payload"))
+    (present.as_json if as_json else present.as_fields)(fields)
+
+
+def requeue_command(
+    row_ids: RowIds = None,
+    state: InState = None,
+    topic: OfTopic = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead rows (of --topic).")] = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Puts rows back to be published: the named ones, or all in --state (dead by default) of --topic."""
+    source = _requeued_state(bool(row_ids), state, topic, everything)
+    with _operations(database_url) as operations:
+        if row_ids:
+            _each(operations, row_ids, operations.requeue, Move.REQUEUE, "requeued")
+            return
+        count = sum(len(operations.requeue(ids)) for ids in _pages(operations, Filter(source, topic)))
+    typer.echo(f"requeued {count} rows")
+
+
+def cancel_command(
+    row_ids: Annotated[list[int], typer.Argument(metavar="ID", min=1, max=_MOST_ID)],
+    reason: Annotated[str, typer.Option(help="Why; kept with the row.", callback=_utf8)] = "cancelled by an operator",
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Makes sure that pending rows are never published."""
+    with _operations(database_url) as operations:
+        _each(operations, row_ids, lambda ids: operations.cancel(ids, reason), Move.CANCEL, "cancelled")
+
+
+def purge_command(
+    older_than: Annotated[
+        str | None, typer.Option(help="Age, such as 90m, 36h, 14d; by default OUTBOX_RETENTION.")
+    ] = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Deletes delivered and cancelled rows that ended long enough ago. Dead rows are kept."""
+    age = _age(older_than, settings.load().retention)
+    deleted = 0
+    with _operations(database_url) as operations:
+        while batch := operations.purge(age, _BATCH):
+            deleted += batch
+    typer.echo(f"deleted {deleted} rows")
+
+
+@contextmanager
+def _operations(database_url: str | None) -> Iterator[Operations]:
+    with opened(database_url) as database, reachable(database):
+        yield Operations(database)
+
+
+def _requeued_state(named: bool, state: State | None, topic: str | None, everything: bool) -> State:
+    """The from-state of a bulk requeue. Cancelled rows come back only where they are asked for by that name."""
+    filtered = state is not None or topic is not None or everything
+    if named == filtered:
+        raise typer.BadParameter("name the rows by ID, or choose them by --state, --topic or --all: one of the two")
+    source = State.DEAD if state is None else state
+    if source not in sources_of(Move.REQUEUE):
+        raise typer.BadParameter(f"{source}: {_rule(Move.REQUEUE)}", param_hint="--state")
+    return source
+
+
+def _pages(operations: Operations, which: Filter) -> Iterator[list[int]]:
+    last = 0
+    while rows := operations.listed(which, _BATCH, last):
+        ids = [row["id"] for row in rows]
+        yield ids
+        last = ids[-1]
+
+
+def _each(
+    operations: Operations, row_ids: Sequence[int], apply: Callable[[Iterable[int]], list[int]], move: Move, done: str
+) -> None:
+    """Applies a move to the named rows and tells of each what became of it; exit code 1 if one did not change."""
+    changed = set(apply(row_ids))
+    left = [row_id for row_id in dict.fromkeys(row_ids) if row_id not in changed]
+    rows = {row["id"]: row for row in operations.listed(Filter(ids=left), len(left))} if left else {}
+    for row_id in dict.fromkeys(row_ids):
+        if row_id in changed:
+            typer.echo(f"row {row_id}: {done}")
+        else:
+            typer.echo(_why_not(row_id, rows.get(row_id), move), err=True)
+    if left:
+        raise typer.Exit(1)
+
+
+def _why_not(row_id: int, row: dict[str, Any] | None, move: Move) -> str:
+    if row is None:
+        return f"row {row_id}: there is no such row"
+    if row["state"] not in sources_of(move):
+        return f"row {row_id} is {row['state']}: {_rule(move)}"
+    if row["mode"] == Mode.PLAIN:
+        until = present.iso(row["available_at"])
+        return f"row {row_id} is a plain message that may be on its way until {until}: try again then"
+    return f"row {row_id} has changed meanwhile: try again"
+
+
+def _rule(move: Move) -> str:
+    done = {Move.CANCEL: "cancelled", Move.REQUEUE: "requeued"}[move]
+    return f"only {' or '.join(sources_of(move))} rows can be {done}"
+
+
+def _age(text: str | None, default: float) -> float:
+    """Seconds; never less than the broker's check horizon, within which it may still ask about a row's half."""
+    if text is None:
+        return default
+    if (parts := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])?", text)) is None:
+        raise typer.BadParameter(f"{text!r}: seconds, or a number with s, m, h or d", param_hint="--older-than")
+    age = float(parts[1]) * _UNITS[parts[2] or "s"]
+    if age <= CHECK_HORIZON:
+        raise typer.BadParameter(
+            f"{text!r}: must be longer than the broker's check horizon, {CHECK_HORIZON:.0f} s",
+            param_hint="--older-than",
+        )
+    return age
