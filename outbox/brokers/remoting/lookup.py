@@ -13,6 +13,7 @@ from outbox.brokers.remoting.commands import Code, Request
 from outbox.brokers.remoting.connections import Connections, Denied, RemotingError
 from outbox.brokers.remoting.routes import Routes
 from outbox.brokers.remoting.stored import MalformedMessage, decode_messages
+from outbox.brokers.remoting.transactions import parse_handle
 from outbox.clock import monotonic
 from outbox.verdict import Sighting
 
@@ -34,7 +35,7 @@ _AFTER: Final = timedelta(days=366)
 class _Store:
     """The figures of ``MessageStore`` that tell whether an absence proves anything."""
 
-    #: Milliseconds; of the oldest message that is left.
+    #: Milliseconds; of the oldest message that is left; -1: the broker does not say (4.9, in its first megabytes).
     earliest: int
     #: Where the commit log ends.
     written: int
@@ -69,7 +70,8 @@ class LookUp:
 
     def _prove_absence(self, address: str, half: Half, since: datetime, before: _Store) -> Sighting:
         """ABSENT needs an index that is on, a store older than the decision, and all of ``before`` in the index."""
-        if not self._has_index(address) or not 0 <= before.earliest <= since.timestamp() * 1000:
+        earliest = before.earliest if before.earliest >= 0 else self._stored_at(address, half)
+        if not self._has_index(address) or earliest > since.timestamp() * 1000:
             return Sighting.CANNOT_TELL
         if before.dispatched >= before.written:
             return Sighting.ABSENT
@@ -89,6 +91,15 @@ class LookUp:
             known = (master and settings.get("messageIndexEnable") == "true", monotonic())
             self._indexed[address] = known
         return known[0]
+
+    def _stored_at(self, address: str, half: Half) -> int:
+        """When the half was stored (milliseconds), read where it lies: whatever is younger is still there as well."""
+        offsets = parse_handle(half.handle)
+        answer = self._connections.ask(address, Request.VIEW_MESSAGE, {"offset": str(offsets[1] if offsets else -1)})
+        (message,) = decode_messages(answer.body)
+        if message.properties.get("UNIQ_KEY") != half.half_id:
+            raise MalformedMessage(f"another message lies at the position of half {half.half_id}")
+        return message.stored_at
 
     def _query(self, address: str, half: Half, since: datetime) -> bool:
         """Whether a message with exactly this id is visible; ``RemotingError`` where the answer proves nothing."""

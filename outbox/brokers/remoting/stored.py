@@ -23,6 +23,7 @@ _INFLATED_MAX: Final = 64 * 1024 * 1024
 _HEAD = struct.Struct(">IIIiiqqiq")
 #: Times delivered, prepared-transaction offset, body length.
 _MIDDLE = struct.Struct(">iqi")
+_LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">H")
 
 _KEY_WITHOUT_QUOTES = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)')
@@ -43,6 +44,8 @@ class StoredMessage:
     queue_offset: int
     commit_log_offset: int
     reconsume_times: int
+    #: Milliseconds since 1970 by the broker's clock.
+    stored_at: int
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
@@ -75,7 +78,9 @@ def _decode(content: bytes) -> StoredMessage:
     _, magic, _, queue_id, _, queue_offset, commit_log_offset, flag, _ = _HEAD.unpack_from(content, 0)
     if magic not in (_MAGIC_V1, _MAGIC_V2):
         raise MalformedMessage(f"magic {magic:#x}")
-    position = _HEAD.size + (20 if flag & _BORN_HOST_V6 else 8) + 8 + (20 if flag & _STORE_HOST_V6 else 8)
+    position = _HEAD.size + (20 if flag & _BORN_HOST_V6 else 8)
+    (stored_at,) = _LONG.unpack_from(content, position)
+    position += 8 + (20 if flag & _STORE_HOST_V6 else 8)
     reconsume_times, _, body_length = _MIDDLE.unpack_from(content, position)
     body, position = _piece(content, position + _MIDDLE.size, body_length)
     topic_length = content[position] if magic == _MAGIC_V1 else _SHORT.unpack_from(content, position)[0]
@@ -89,6 +94,7 @@ def _decode(content: bytes) -> StoredMessage:
         queue_offset=queue_offset,
         commit_log_offset=commit_log_offset,
         reconsume_times=reconsume_times,
+        stored_at=stored_at,
     )
 
 
