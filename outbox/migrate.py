@@ -47,7 +47,12 @@ def head() -> str:
 def check(database: Database) -> None:
     """Raises ``SchemaError`` unless the schema is at this version's revision."""
     with database.engine.connect() as connection:
-        at = current(connection)
+        check_on(connection)
+
+
+def check_on(connection: Connection) -> None:
+    """Raises ``SchemaError`` unless the schema that the connection sees is at this version's revision."""
+    at = current(connection)
     if at is None:
         raise SchemaError("the outbox tables are missing from this database: run `outbox db upgrade`")
     if at != head():

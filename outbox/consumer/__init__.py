@@ -1,0 +1,30 @@
+"""Consumers whose effects happen once per key, whatever the broker delivers how often."""
+
+from outbox.consumer.errors import Permanent
+from outbox.consumer.inbox import Inbox
+from outbox.consumer.keys import Extractor, header
+from outbox.consumer.message import Message
+from outbox.consumer.outcome import Duplicate, Filtered, InProgress, NoKey, Outcome, Park, Processed, Retry
+from outbox.consumer.runner import Runner, RunnerSettings
+from outbox.consumer.serve import run
+from outbox.consumer.strategy import Strategy
+
+__all__ = [
+    "Duplicate",
+    "Extractor",
+    "Filtered",
+    "InProgress",
+    "Inbox",
+    "Message",
+    "NoKey",
+    "Outcome",
+    "Park",
+    "Permanent",
+    "Processed",
+    "Retry",
+    "Runner",
+    "RunnerSettings",
+    "Strategy",
+    "header",
+    "run",
+]

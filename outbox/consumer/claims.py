@@ -1,0 +1,171 @@
+"""The claim of a key in ``outbox_inbox``: an insert that the database decides, in each database's own way."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from hashlib import sha256
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from outbox.columns import MYSQL_FAMILY
+from outbox.consumer.drivers import DUPLICATE_ENTRY, LOCK_NOWAIT, LOCK_TIMEOUT, number_of
+from outbox.consumer.errors import TransactionBroken
+from outbox.consumer.keys import payload_hash, stored_key
+from outbox.consumer.message import Message
+from outbox.consumer.schema import inbox
+from outbox.store.clock import utc_now
+
+
+class Inserted(Enum):
+    """What the insert of an inbox row said."""
+
+    NEW = "new"
+    EXISTS = "exists"
+    #: Another transaction has the key and has not ended.
+    BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What identifies an effect, and what its message must be."""
+
+    consumer: str
+    key: bytes
+    topic: str
+    payload_hash: bytes
+
+    @classmethod
+    def of(cls, consumer: str, message: Message) -> "Claim":
+        """The claim that a message makes for a consumer."""
+        return cls(consumer, stored_key(message.key), message.topic, payload_hash(message.tag, message.body))
+
+    def columns(self) -> dict[str, Any]:
+        """As columns of the inbox."""
+        return {
+            "consumer": self.consumer,
+            "key": self.key,
+            "topic": self.topic,
+            "payload_hash": self.payload_hash,
+        }
+
+    def row(self) -> sa.ColumnElement[bool]:
+        """The condition for its row."""
+        return sa.and_(inbox.c.consumer == self.consumer, inbox.c.key == self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The row that has the key."""
+
+    topic: str
+    payload_hash: bytes
+    done_at: datetime | None
+
+    def contradicts(self, claim: Claim) -> str | None:
+        """Why the claim's message is another one than the row's; None: it is the same."""
+        if self.topic != claim.topic:
+            return f"its key was used by a message of topic {self.topic!r}; give each topic a consumer name of its own"
+        if self.payload_hash != claim.payload_hash:
+            return "its key was used by a message with another payload; one business fact needs one key of its own"
+        return None
+
+
+# One round trip. The try-lock answers at once where the unique index would wait for the other transaction to end; the
+# insert still decides, also against writers that know nothing of the lock. The conflict target is named, or other
+# violations would hide behind it.
+_INSERT_POSTGRESQL = sa.text("""
+    WITH gate AS MATERIALIZED (
+        SELECT pg_try_advisory_xact_lock(:lock) AS mine, set_config('lock_timeout', :lock_timeout, true)
+    ), added AS (
+        INSERT INTO outbox_inbox (consumer, key, topic, payload_hash, received_at, done_at)
+        SELECT CAST(:consumer AS text), CAST(:key AS bytea), CAST(:topic AS text), CAST(:payload_hash AS bytea),
+               statement_timestamp(), statement_timestamp()
+        FROM gate WHERE mine
+        ON CONFLICT (consumer, key) DO NOTHING
+        RETURNING 1
+    )
+    SELECT mine, EXISTS (SELECT FROM added) FROM gate
+""")
+
+
+def insert(connection: Connection, claim: Claim, lock_timeout: float) -> Inserted:
+    """Inserts the row as done: it becomes true together with the handler's effect, or not at all.
+
+    ``lock_timeout`` (seconds) holds for the rest of the transaction on PostgreSQL.
+    """
+    if connection.dialect.name != "postgresql":
+        return Inserted.NEW if _insert(connection, claim, {"done_at": utc_now()}) else Inserted.EXISTS
+    values = claim.columns() | {"lock": _lock_number(claim), "lock_timeout": f"{int(lock_timeout * 1000)}ms"}
+    mine, added = connection.execute(_INSERT_POSTGRESQL, values).one()
+    if not mine:
+        return Inserted.BUSY
+    return Inserted.NEW if added else Inserted.EXISTS
+
+
+def insert_undone(connection: Connection, claim: Claim) -> None:
+    """Makes sure that there is a row to lock; for handlers too long to keep others waiting at the index."""
+    if earlier(connection, claim) is None:
+        _insert(connection, claim, {})
+
+
+def earlier(connection: Connection, claim: Claim) -> Earlier | None:
+    """The committed row of the key."""
+    return _row(connection, _select(claim))
+
+
+def locked(connection: Connection, claim: Claim) -> Earlier | None:
+    """The row, locked until the transaction ends; None: another transaction has it. The database frees it on death."""
+    if connection.dialect.name == "postgresql":
+        return _row(connection, _select(claim).with_for_update(skip_locked=True))
+    try:
+        return _row(connection, _select(claim).with_for_update(nowait=True))
+    except DBAPIError as error:
+        if number_of(error.orig) in (LOCK_NOWAIT, LOCK_TIMEOUT):
+            return None
+        raise
+
+
+def finish(connection: Connection, claim: Claim) -> None:
+    """Marks the locked row done; raises if it is gone or done, which no owner of the lock can have caused."""
+    undone = inbox.update().where(claim.row(), inbox.c.done_at.is_(None))
+    if connection.execute(undone.values(done_at=utc_now())).rowcount != 1:
+        raise TransactionBroken("the inbox row that was locked is gone or done: something else wrote to it")
+
+
+def _insert(connection: Connection, claim: Claim, extra: dict[str, Any]) -> bool:
+    values = claim.columns() | {"received_at": utc_now()} | extra
+    if connection.dialect.name in MYSQL_FAMILY:
+        return _insert_mysql(connection, values)
+    build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = build(inbox).values(values).on_conflict_do_nothing(index_elements=["consumer", "key"])
+    return connection.execute(statement.returning(inbox.c.consumer)).first() is not None
+
+
+def _insert_mysql(connection: Connection, values: dict[str, Any]) -> bool:
+    """A plain INSERT, whose 1062 can only be this key's: IGNORE would hide other errors, and row counts mislead."""
+    try:
+        connection.execute(inbox.insert().values(values))
+    except IntegrityError as error:
+        if number_of(error.orig) != DUPLICATE_ENTRY:
+            raise
+        return False
+    return True
+
+
+def _select(claim: Claim) -> sa.Select[Any]:
+    return sa.select(inbox.c.topic, inbox.c.payload_hash, inbox.c.done_at).where(claim.row())
+
+
+def _row(connection: Connection, query: sa.Select[Any]) -> Earlier | None:
+    row = connection.execute(query).one_or_none()
+    return Earlier(row.topic, bytes(row.payload_hash), row.done_at) if row is not None else None
+
+
+def _lock_number(claim: Claim) -> int:
+    """A 64-bit number for the key; two keys that share it only wait for each other."""
+    text = b"outbox-inbox\x00" + claim.consumer.encode() + b"\x00" + claim.key
+    return int.from_bytes(sha256(text).digest()[:8], signed=True)

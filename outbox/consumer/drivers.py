@@ -1,0 +1,96 @@
+"""What the drivers know without asking the server: whether a transaction is open, and what an error did to it."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from outbox.columns import MYSQL_FAMILY
+from outbox.errors import NoTransaction
+
+#: libpq's PQTRANS_IDLE and PQTRANS_INERROR.
+_PG_IDLE, _PG_INERROR = 0, 3
+#: MySQL protocol: SERVER_STATUS_IN_TRANS.
+_MYSQL_IN_TRANS = 1
+#: ER_DUP_ENTRY
+DUPLICATE_ENTRY = 1062
+#: ER_LOCK_WAIT_TIMEOUT (undoes the statement only), ER_LOCK_DEADLOCK (undoes everything), ER_LOCK_NOWAIT.
+LOCK_TIMEOUT, DEADLOCK, LOCK_NOWAIT = 1205, 1213, 3572
+
+_PG_OUTAGE = ("08", "57P", "53")
+_MYSQL_OUTAGE = frozenset({1040, 1053, 1129, 1203, 2002, 2003, 2006, 2013, 2055})
+_SQLITE_OUTAGE = frozenset(
+    {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM}
+)
+
+
+class TransactionState(Enum):
+    """How the driver sees the connection."""
+
+    OPEN = "open"
+    #: An error aborted it: PostgreSQL answers COMMIT with a silent rollback.
+    ABORTED = "aborted"
+    NONE = "none"
+
+
+@contextmanager
+def begun(engine: Engine) -> Iterator[Connection]:
+    """A connection with a transaction that can write; rolled back at the end unless it was committed.
+
+    On SQLite the write lock is taken at once: a transaction that read first could not be upgraded any more once
+    somebody else wrote (SQLITE_BUSY_SNAPSHOT).
+    """
+    with engine.connect() as connection:
+        connection.begin()
+        if connection.dialect.name == "sqlite":
+            if transaction_state(connection) is TransactionState.NONE:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+        elif _commits_by_itself(connection):
+            raise NoTransaction("engine: it is in autocommit, so effect and inbox row could not be one; use another")
+        yield connection
+
+
+def _commits_by_itself(connection: Connection) -> bool:
+    driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.name in MYSQL_FAMILY:
+        return bool(driver.get_autocommit())
+    return bool(driver.autocommit)
+
+
+def transaction_state(connection: Connection) -> TransactionState:
+    """The state as of the server's last answer."""
+    driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":
+        return TransactionState.OPEN if driver.in_transaction else TransactionState.NONE
+    if connection.dialect.name in MYSQL_FAMILY:
+        status = getattr(driver, "server_status", _MYSQL_IN_TRANS)
+        return TransactionState.OPEN if status & _MYSQL_IN_TRANS else TransactionState.NONE
+    status = driver.info.transaction_status
+    return {_PG_IDLE: TransactionState.NONE, _PG_INERROR: TransactionState.ABORTED}.get(status, TransactionState.OPEN)
+
+
+def number_of(error: BaseException | None) -> int | None:
+    """MySQL's number of a driver's error."""
+    first = error.args[0] if error is not None and error.args else None
+    return first if isinstance(first, int) else None
+
+
+def is_outage(error: DBAPIError) -> bool:
+    """Whether the database could not be reached or cannot write, so that any other message would fare the same."""
+    if error.connection_invalidated:
+        return True
+    cause: Any = error.orig
+    if isinstance(cause, sqlite3.Error):
+        return (getattr(cause, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_OUTAGE
+    if hasattr(cause, "sqlstate"):
+        # A connection that was never made has no SQLSTATE.
+        return cause.sqlstate.startswith(_PG_OUTAGE) if cause.sqlstate else _is_operational(error)
+    return number_of(cause) in _MYSQL_OUTAGE
+
+
+def _is_operational(error: DBAPIError) -> bool:
+    return type(error).__name__ in {"OperationalError", "InterfaceError"}

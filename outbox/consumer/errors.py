@@ -1,0 +1,19 @@
+"""What a handler raises, and what it is told when it touches what is not its own."""
+
+from outbox.errors import OutboxError
+
+
+class Permanent(OutboxError):
+    """Raised by a handler: this message can never be processed. It is parked, not retried."""
+
+
+class TransactionBroken(OutboxError):
+    """The handler ended the inbox's transaction, or went on after an error that had spoiled it; nothing is kept."""
+
+
+class CommittedEarly(OutboxError):
+    """A statement of the handler committed the inbox's transaction by itself; what came before it is durable."""
+
+
+class HandlerFailed(OutboxError):
+    """The handler met an error of another database than the inbox's."""

@@ -1,0 +1,27 @@
+"""From an exception to an outcome."""
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from outbox.consumer.drivers import is_outage
+from outbox.consumer.errors import CommittedEarly, Permanent
+from outbox.consumer.outcome import Outcome, Park, Retry
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """What a failed transaction means for its message.
+
+    Everything is worth a retry, nothing having been kept, except what says itself that it is not: ``Permanent``, and a
+    statement that committed half of the work, which only an operator can judge.
+    """
+    if isinstance(error, Permanent | CommittedEarly):
+        return Park(said(error))
+    if isinstance(error, PoolTimeout):
+        return Retry(said(error), outage=True)
+    return Retry(said(error), outage=isinstance(error, DBAPIError) and is_outage(error))
+
+
+def said(error: BaseException) -> str:
+    """The error in one line: its class and its first words. Statements and their parameters stay out of it."""
+    text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    return f"{type(error).__name__}: {' '.join(text.split())}"[:500]

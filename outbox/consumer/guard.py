@@ -1,0 +1,149 @@
+"""Watches the inbox's transaction while a handler has it, so that nothing half-done is ever acknowledged.
+
+A handler may use savepoints, but it must not end the transaction: the inbox row would be committed without what the
+handler writes afterwards. Ending it is refused before it happens where it can be seen coming, and found out before
+COMMIT otherwise. The same check finds errors that the handler swallowed although they had spoiled the transaction.
+"""
+
+import re
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine, ExceptionContext
+from sqlalchemy.orm import Session
+
+from outbox.columns import MYSQL_FAMILY
+from outbox.consumer.drivers import DEADLOCK, LOCK_TIMEOUT, TransactionState, number_of, transaction_state
+from outbox.consumer.errors import CommittedEarly, TransactionBroken
+
+_OPTION = "outbox_guard"
+_REMEDY = "leave commit, rollback and close to the inbox (begin_nested() is allowed), and raise to undo"
+
+_ENDS = re.compile(
+    r"\s*(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION"
+    r"|ROLLBACK(?!\s+(WORK\s+|TRANSACTION\s+)?TO\b))\b",
+    re.IGNORECASE,
+)
+#: MySQL manual, "Statements That Cause an Implicit Commit".
+_ENDS_ON_MYSQL = re.compile(
+    r"\s*((CREATE|DROP)(?!\s+TEMPORARY)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK\s+TABLES|UNLOCK\s+TABLES"
+    r"|ANALYZE|OPTIMIZE|REPAIR|SET\s+(SESSION\s+|@@)?AUTOCOMMIT)\b",
+    re.IGNORECASE,
+)
+
+
+class Guard:
+    """One transaction of one connection; from here on the connection's statements are watched."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._transaction = connection.get_transaction()
+        self._broken: str | None = None
+        self._committed_early = False
+        self._committing = False
+        self._last_error: BaseException | None = None
+        # Its commit() and close() do not reach the connection; its rollback() does, and is found out.
+        self.session = Session(bind=connection, join_transaction_mode="rollback_only")
+        self._root = self.session.begin()
+        connection.execution_options(**{_OPTION: self})
+
+    def settle(self) -> None:
+        """Writes what the session holds; raises unless the transaction is whole."""
+        self.check()
+        self.session.flush()
+        self.check()
+
+    def commit(self) -> None:
+        """Commits; an exception from here leaves it unknown whether the effect is durable."""
+        self.check()
+        self._committing = True
+        self._connection.commit()
+        self.session.close()
+
+    def undo(self) -> None:
+        """Makes sure that nothing is kept, whatever the handler did to session and connection."""
+        if self._committing or self._broken:
+            # SQLAlchemy may believe that the transaction is over while the driver still has it open.
+            self._connection.invalidate()
+        self.session.close()
+        self._connection.rollback()
+
+    def check(self) -> None:
+        """Raises unless everything since the claim is still in the one open transaction."""
+        if self._committed_early:
+            raise CommittedEarly(f"a statement of the handler committed by itself; {_REMEDY}")
+        if self._broken:
+            raise TransactionBroken(self._broken)
+        if self.session.get_transaction() is not self._root or not self._root.is_active:
+            raise TransactionBroken(f"the handler ended its session's transaction; {_REMEDY}")
+        if self._connection.get_transaction() is not self._transaction:
+            raise TransactionBroken(f"the handler ended the connection's transaction; {_REMEDY}")
+        if transaction_state(self._connection) is not TransactionState.OPEN:
+            raise TransactionBroken(
+                "the handler swallowed a database error that had aborted the transaction; let it rise"
+            )
+
+    def saw(self, error: Exception) -> bool:
+        """Whether it is this connection that raised the error."""
+        return self._last_error is not None and getattr(error, "orig", None) is self._last_error
+
+    def before_commit(self) -> None:
+        """Refuses a COMMIT that is not the inbox's own."""
+        if not self._committing:
+            self._refuse("the handler called commit() on the connection")
+
+    def before(self, statement: str) -> None:
+        """Refuses a statement that would end the transaction."""
+        on_mysql = self._connection.dialect.name in MYSQL_FAMILY
+        if _ENDS.match(statement) or (on_mysql and _ENDS_ON_MYSQL.match(statement)):
+            self._refuse(f"the handler's statement {statement.split()[0]} ends the transaction")
+
+    def after(self) -> None:
+        """Notices a statement that committed by itself: on MySQL, a procedure may."""
+        if transaction_state(self._connection) is TransactionState.NONE:
+            self._committed_early = True
+
+    def failed(self, error: BaseException | None, *, disconnected: bool) -> None:
+        """Notes an error after which the transaction is not whole, in case the handler swallows it."""
+        self._last_error = error
+        on_mysql = self._connection.dialect.name in MYSQL_FAMILY
+        if disconnected or (on_mysql and number_of(error) in (DEADLOCK, LOCK_TIMEOUT)):
+            self._broken = (
+                f"the handler swallowed a database error that had spoiled the transaction ({error}); let it rise"
+            )
+
+    def _refuse(self, what: str) -> None:
+        self._broken = f"{what}; {_REMEDY}"
+        raise TransactionBroken(self._broken)
+
+
+def watch(engine: Engine) -> None:
+    """Lets guards see the engine's statements; connections without a guard pass untouched."""
+    event.listen(engine, "commit", _on_commit)
+    event.listen(engine, "before_cursor_execute", _on_statement)
+    event.listen(engine, "after_cursor_execute", _on_answer)
+    event.listen(engine, "handle_error", _on_error)
+
+
+def _guard_of(connection: Connection | None) -> Guard | None:
+    return connection.get_execution_options().get(_OPTION) if connection is not None else None
+
+
+def _on_commit(connection: Connection) -> None:
+    if guard := _guard_of(connection):
+        guard.before_commit()
+
+
+def _on_statement(connection: Connection, _cursor: object, statement: str, *_: Any) -> None:
+    if guard := _guard_of(connection):
+        guard.before(statement)
+
+
+def _on_answer(connection: Connection, *_: Any) -> None:
+    if guard := _guard_of(connection):
+        guard.after()
+
+
+def _on_error(context: ExceptionContext) -> None:
+    if guard := _guard_of(context.connection):
+        guard.failed(context.original_exception, disconnected=context.is_disconnect)

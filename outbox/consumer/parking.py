@@ -1,0 +1,55 @@
+"""The parking table: messages that no retry can help, kept until an operator deals with them."""
+
+from hashlib import sha256
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import IntegrityError
+
+from outbox.brokers.source import Delivery
+from outbox.consumer.drivers import begun
+from outbox.consumer.keys import payload_hash
+from outbox.consumer.schema import REASON_LENGTH, parked
+from outbox.store.clock import utc_now
+
+_UNIQUE_ID_LENGTH = 64
+
+
+def park(engine: Engine, consumer: str, delivery: Delivery, key: str | None, reason: str) -> None:
+    """Stores the delivery, unless it was stored before; durable when this returns."""
+    fingerprint = _fingerprint(delivery)
+    try:
+        with begun(engine) as connection:
+            if not _is_parked(connection, consumer, fingerprint):
+                connection.execute(parked.insert().values(**_columns(consumer, fingerprint, delivery, key, reason)))
+            connection.commit()
+    except IntegrityError:
+        with begun(engine) as connection:
+            if not _is_parked(connection, consumer, fingerprint):
+                raise
+
+
+def _columns(consumer: str, fingerprint: bytes, delivery: Delivery, key: str | None, reason: str) -> dict[str, object]:
+    return {
+        "consumer": consumer,
+        "fingerprint": fingerprint,
+        "topic": delivery.topic,
+        "key": None if key is None else key.encode("utf-8", "surrogatepass"),
+        "tag": delivery.tag,
+        "body": delivery.body,
+        "properties": dict(delivery.properties),
+        "unique_id": delivery.unique_id[:_UNIQUE_ID_LENGTH],
+        "attempt": delivery.attempt,
+        "reason": reason[:REASON_LENGTH],
+        "parked_at": utc_now(),
+    }
+
+
+def _is_parked(connection: Connection, consumer: str, fingerprint: bytes) -> bool:
+    same = sa.and_(parked.c.consumer == consumer, parked.c.fingerprint == fingerprint)
+    return connection.execute(sa.select(parked.c.id).where(same)).first() is not None
+
+
+def _fingerprint(delivery: Delivery) -> bytes:
+    names = f"{delivery.topic}\x00{delivery.unique_id}\x00".encode("utf-8", "surrogatepass")
+    return sha256(names + payload_hash(delivery.tag, delivery.body)).digest()

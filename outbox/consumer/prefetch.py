@@ -1,0 +1,56 @@
+"""The bounded queue between the receiver and the workers."""
+
+import threading
+from collections import deque
+
+from outbox.consumer.held import Held
+
+
+class Prefetch:
+    """Deliveries that wait for a worker; bounded by count and by bytes of their bodies."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._waiting: deque[Held] = deque()
+        self._bytes = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def room(self, timeout: float) -> int:
+        """How many more may come, waiting up to ``timeout`` seconds for the first; 0: none, or closed.
+
+        A batch may overshoot the bytes, since nobody knows sizes before reception; the next one waits for it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._room() > 0, timeout)
+            return 0 if self._closed else self._room()
+
+    def put(self, held: list[Held]) -> None:
+        """Adds what was received."""
+        with self._changed:
+            self._waiting.extend(held)
+            self._bytes += sum(len(each.delivery.body) for each in held)
+            self._changed.notify_all()
+
+    def take(self) -> Held | None:
+        """The oldest one, waiting for it; None: closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or bool(self._waiting))
+            if self._closed:
+                return None
+            taken = self._waiting.popleft()
+            self._bytes -= len(taken.delivery.body)
+            self._changed.notify_all()
+            return taken
+
+    def close(self) -> list[Held]:
+        """Wakes everybody for good; what was waiting."""
+        with self._changed:
+            self._closed = True
+            rest, self._waiting = list(self._waiting), deque()
+            self._changed.notify_all()
+            return rest
+
+    def _room(self) -> int:
+        return self._most - len(self._waiting) if self._bytes < self._most_bytes else 0

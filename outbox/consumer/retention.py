@@ -1,0 +1,49 @@
+"""How long the inbox remembers, and how it forgets."""
+
+import logging
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from outbox.consumer.drivers import begun
+from outbox.consumer.schedule import RETRY_DELAYS
+from outbox.consumer.schema import inbox
+from outbox.store.clock import utc_after
+
+log = logging.getLogger(__name__)
+
+HOUR = 3600.0
+#: ``fileReservedTime``: what the broker keeps, and again what it keeps of the dead-letter topic, in seconds.
+BROKER_RETENTION = 72 * HOUR
+#: A message may come again for this long: kept by the broker, retried to the end, kept as a dead letter.
+SHORTEST_RETENTION = BROKER_RETENTION + sum(RETRY_DELAYS) + BROKER_RETENTION
+RETENTION = 7 * 24 * HOUR
+BATCH = 500
+
+
+def warn_if_short(retention: float) -> None:
+    """Logs a retention (seconds) after which the broker may still deliver a message whose effect is forgotten."""
+    if retention < SHORTEST_RETENTION:
+        log.warning(
+            "retention: %.0f h is shorter than the %.0f h for which the broker may deliver a message again (file "
+            "retention, all retries, dead letters): a late repeat would take effect twice",
+            retention / HOUR,
+            SHORTEST_RETENTION / HOUR,
+        )
+
+
+def purge(engine: Engine, consumer: str, older_than: float, limit: int = BATCH) -> int:
+    """Deletes up to ``limit`` effects that are older than ``older_than`` seconds, the oldest first; how many.
+
+    Rows that somebody else holds are left alone, so that cleaners and consumers never wait for each other; undone rows
+    belong to an owner and never go.
+    """
+    old = sa.select(inbox.c.key).where(inbox.c.consumer == consumer, inbox.c.done_at < utc_after(-older_than))
+    with begun(engine) as connection:
+        query = old.order_by(inbox.c.done_at, inbox.c.key).limit(limit).with_for_update(skip_locked=True)
+        keys: list[Any] = sorted(connection.execute(query).scalars())
+        if keys:
+            connection.execute(inbox.delete().where(inbox.c.consumer == consumer, inbox.c.key.in_(keys)))
+        connection.commit()
+    return len(keys)

@@ -1,0 +1,103 @@
+"""Strategy C1: the inbox row in the handler's own transaction; effects happen once per (consumer, key)."""
+
+from collections.abc import Callable
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+
+from outbox.columns import MYSQL_FAMILY
+from outbox.consumer import claims
+from outbox.consumer.claims import Claim, Inserted
+from outbox.consumer.drivers import begun
+from outbox.consumer.errors import HandlerFailed
+from outbox.consumer.failures import outcome_of, said
+from outbox.consumer.guard import Guard, watch
+from outbox.consumer.message import Message
+from outbox.consumer.outcome import Duplicate, InProgress, Outcome, Park, Processed, Retry
+
+Handler = Callable[[Message, Session], object]
+
+
+class RowTransaction:
+    """Executes handlers, each in one transaction with the row that says that it was.
+
+    The short form inserts the row as done; a second delivery of an uncommitted key finds it in progress (PostgreSQL)
+    or waits for the first (MariaDB/MySQL, SQLite). The long form (``row_lock``) commits the row undone first and keeps
+    it locked while the handler works, so that nobody waits; both forms may meet on one key.
+    """
+
+    def __init__(self, engine: Engine, consumer: str, *, lock_timeout: float, row_lock: bool) -> None:
+        # READ COMMITTED: under REPEATABLE READ the read after a duplicate might not see its row.
+        level = {"isolation_level": "READ COMMITTED"} if engine.dialect.name in MYSQL_FAMILY else {}
+        self._engine = engine.execution_options(**level)
+        self._consumer = consumer
+        self._lock_timeout = lock_timeout
+        self._row_lock = row_lock
+        watch(self._engine)
+
+    def execute(self, message: Message, handler: Handler) -> Outcome:
+        """Claims the message's key, runs the handler and commits; says what became of it and never raises for it."""
+        claim = Claim.of(self._consumer, message)
+        try:
+            if self._row_lock:
+                self._reserve(claim)
+            return self._transaction(claim, message, handler)
+        except Exception as error:  # noqa: BLE001 -- named in the outcome, which the runner logs
+            return outcome_of(error)
+
+    def _reserve(self, claim: Claim) -> None:
+        with begun(self._engine) as connection:
+            claims.insert_undone(connection, claim)
+            connection.commit()
+
+    def _transaction(self, claim: Claim, message: Message, handler: Handler) -> Outcome:
+        with begun(self._engine) as connection:
+            inserted = self._insert(connection, claim)
+            if inserted is Inserted.BUSY:
+                return InProgress()
+            if inserted is Inserted.EXISTS and (standing := _standing(connection, claim)) is not None:
+                return standing
+            self._run(connection, claim, message, handler, locked=inserted is Inserted.EXISTS)
+        return Processed()
+
+    def _insert(self, connection: Connection, claim: Claim) -> Inserted:
+        return Inserted.EXISTS if self._row_lock else claims.insert(connection, claim, self._lock_timeout)
+
+    @staticmethod
+    def _run(connection: Connection, claim: Claim, message: Message, handler: Handler, *, locked: bool) -> None:
+        guard = Guard(connection)
+        try:
+            _call(handler, message, guard)
+            guard.settle()
+            if locked:
+                claims.finish(connection, claim)
+            guard.commit()
+        except BaseException:
+            guard.undo()
+            raise
+
+
+def _call(handler: Handler, message: Message, guard: Guard) -> None:
+    """Runs the handler; an error of a database that is not the inbox's must not pass for an outage of the inbox."""
+    try:
+        handler(message, guard.session)
+    except (DBAPIError, PoolTimeout) as error:
+        if guard.saw(error):
+            raise
+        raise HandlerFailed(said(error)) from error
+
+
+def _standing(connection: Connection, claim: Claim) -> Outcome | None:
+    """What the existing row says about the claim; None: its effect is not durable, and we hold its lock now."""
+    row = claims.earlier(connection, claim)
+    if row is None:
+        return Retry("its inbox row vanished between two statements: it was purged, or written by somebody else")
+    if reason := row.contradicts(claim):
+        return Park(reason)
+    if row.done_at is None:
+        row = claims.locked(connection, claim)
+    if row is None:
+        return InProgress()
+    return None if row.done_at is None else Duplicate()

@@ -1,0 +1,344 @@
+"""The runner against a broker in memory: what the broker is told, and when."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from outbox.brokers.base import BrokerClosed
+from outbox.brokers.source import Delivery
+from outbox.clock import monotonic
+from outbox.consumer import (
+    Duplicate,
+    Filtered,
+    InProgress,
+    NoKey,
+    Outcome,
+    Park,
+    Processed,
+    Retry,
+    Runner,
+    RunnerSettings,
+    run,
+)
+from outbox.consumer.schedule import RETRY_DELAYS, delay_after, is_exhausted
+from outbox.errors import SettingsError
+from tests.unit.consumer.fakes import DEADLINE, FakeSource, FakeStrategy, delivery
+
+QUICK = RunnerSettings(receive_wait=0.02, outage_rest=0.01, outage_rest_most=0.02)
+
+
+@contextmanager
+def running(
+    source: FakeSource, strategy: FakeStrategy, settings: RunnerSettings = QUICK
+) -> Iterator[threading.Event]:
+    """A runner in a thread; stopped and drained at the end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=Runner(source, strategy, settings).run, args=(stop,))
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+def answers(*outcomes: Outcome) -> Callable[[Delivery], Outcome]:
+    """A policy that answers by attempt; the last one repeats."""
+    return lambda delivery: outcomes[min(delivery.attempt, len(outcomes)) - 1]
+
+
+@pytest.mark.parametrize("outcome", [Processed(), Duplicate(), Filtered()])
+def test_a_durable_outcome_is_acknowledged(outcome: Outcome) -> None:
+    # Given a message
+    source, message = FakeSource(), delivery()
+    source.put(message)
+    # When its outcome is durable
+    with running(source, FakeStrategy(answers(outcome))):
+        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+    # Then it is acknowledged once, and nothing else is said
+    assert source.acknowledged == [message.unique_id]
+    assert source.returned == []
+
+
+def test_a_retry_comes_again_later_each_time() -> None:
+    # Given a message that fails twice
+    source, message = FakeSource(), delivery()
+    source.put(message)
+    with running(source, FakeStrategy(answers(Retry("no"), Retry("no"), Processed()))):
+        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+    # Then the delays grow as the broker's do, and only the success is acknowledged
+    assert source.returned == [(message.unique_id, 10.0), (message.unique_id, 30.0)]
+    assert source.acknowledged == [message.unique_id]
+
+
+def test_the_seventeenth_failure_is_a_dead_letter() -> None:
+    # Given a message that never succeeds
+    source, message = FakeSource(), delivery()
+    source.put(message)
+    # When all retries are used
+    with running(source, FakeStrategy(answers(Retry("always")))):
+        source.wait_until(lambda: bool(source.buried), "buried")
+    # Then it was given back sixteen times, then buried with its reason
+    assert [delay for _, delay in source.returned] == list(RETRY_DELAYS)
+    assert source.buried == [(message.unique_id, "after 17 attempts: always")]
+    assert source.acknowledged == []
+
+
+def test_a_key_in_progress_waits_for_the_rest_of_its_lease_and_is_never_buried() -> None:
+    # Given a key whose owner lives, at first delivery and after all retries
+    source = FakeSource(redelivers=False)
+    first, late = delivery(), delivery(attempt=30)
+    source.put(first, late)
+    with running(source, FakeStrategy(answers(InProgress(77.0)))):
+        source.wait_until(lambda: len(source.returned) == 2, "returned")
+    # Then each waits at least as long as the lease
+    assert dict(source.returned) == {first.unique_id: 77.0, late.unique_id: 7200.0}
+    assert source.buried == []
+
+
+@pytest.mark.parametrize("outcome", [Park("never"), NoKey("never")])
+@pytest.mark.parametrize("parks", [True, False])
+def test_what_can_never_succeed_is_stored_before_it_is_acknowledged(outcome: Outcome, parks: bool) -> None:
+    # Given a message without hope, and a strategy with or without a parking table
+    source, message = FakeSource(), delivery()
+    strategy = FakeStrategy(answers(outcome), parks=parks)
+    source.put(message)
+    with running(source, strategy):
+        source.wait_until(lambda: bool(source.acknowledged or source.buried), "told")
+    # Then it is in the table and acknowledged, or it is a dead letter
+    assert strategy.parked == ([(message.unique_id, "never")] if parks else [])
+    assert source.acknowledged == ([message.unique_id] if parks else [])
+    assert source.buried == ([] if parks else [(message.unique_id, "never")])
+
+
+def test_a_message_that_cannot_be_parked_yet_is_kept() -> None:
+    # Given a parking table that is away at first
+    source, message = FakeSource(), delivery()
+    failures = iter([OSError("away"), OSError("away")])
+
+    class Away(FakeStrategy):
+        def park(self, delivery: Delivery, reason: str) -> bool:
+            if error := next(failures, None):
+                raise error
+            return super().park(delivery, reason)
+
+    strategy = Away(answers(Park("never")))
+    source.put(message)
+    with running(source, strategy):
+        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+    # Then it is acknowledged only once it is stored, and no retry was used
+    assert strategy.parked == [(message.unique_id, "never")]
+    assert source.returned == []
+
+
+def test_an_outage_uses_up_no_retry() -> None:
+    # Given a store that is away for a while
+    source, message = FakeSource(), delivery()
+    calls = iter([Retry("away", outage=True)] * 5)
+    source.put(message)
+    # When it is back
+    with running(source, FakeStrategy(lambda _: next(calls, Processed()))):
+        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+    # Then the message was never given back
+    assert source.returned == []
+    assert next(calls, None) is None
+
+
+def test_nothing_more_is_received_during_an_outage() -> None:
+    # Given a store that is away, and one worker that holds a message
+    source, strategy = FakeSource(), FakeStrategy(answers(Retry("away", outage=True)))
+    source.put(delivery())
+    settings = RunnerSettings(threads=1, receive_wait=0.02, outage_rest=0.01, outage_rest_most=0.02)
+    with running(source, strategy, settings) as stop:
+        wait_until(lambda: len(strategy.processed) >= 3)
+        asked = len(source.limits)
+        # When more messages wait at the broker
+        source.put(delivery(), delivery())
+        wait_until(lambda: len(strategy.processed) >= 10)
+        # Then they stay there, for members that can work (one reception may have been on its way)
+        assert len(source.limits) <= asked + 1
+        stop.set()
+    # And on stop the held one goes back at once
+    assert {delay for _, delay in source.returned} == {0.0}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = monotonic() + DEADLINE
+    while not condition():
+        assert monotonic() < end
+        threading.Event().wait(0.005)
+
+
+def test_a_failing_strategy_is_a_retry_and_the_workers_live_on() -> None:
+    # Given a strategy with a fault of its own, and a handler that exits
+    def policy(delivery: Delivery) -> Outcome:
+        if delivery.attempt == 1:
+            raise SystemExit(1)
+        if delivery.attempt == 2:
+            raise ZeroDivisionError("fault")
+        return Processed()
+
+    source = FakeSource()
+    messages = [delivery() for _ in range(10)]
+    source.put(*messages)
+    with running(source, FakeStrategy(policy)):
+        source.wait_until(lambda: len(source.acknowledged) == 10, "acknowledged")
+    # Then all messages are processed in the end
+    assert sorted(source.acknowledged) == sorted(each.unique_id for each in messages)
+
+
+def test_running_and_waiting_messages_stay_invisible() -> None:
+    # Given one worker, held up by the first of two messages
+    held_up, done = threading.Event(), threading.Event()
+
+    def policy(_: Delivery) -> Outcome:
+        held_up.set()
+        done.wait(DEADLINE)
+        return Processed()
+
+    source = FakeSource()
+    invisible = 0.3
+    messages = [delivery(invisible_until=monotonic() + invisible) for _ in range(2)]
+    source.put(*messages)
+    settings = RunnerSettings(threads=1, invisible=invisible, receive_wait=0.02)
+    with running(source, FakeStrategy(policy), settings):
+        # When that takes many times the invisible time
+        wanted = {each.unique_id for each in messages}
+        source.wait_until(lambda: all(source.renewals.count(each) >= 5 for each in wanted), "both renewed")
+        done.set()
+        # Then both are acknowledged under their latest receipts
+        source.wait_until(lambda: set(source.acknowledged) == wanted, "acknowledged")
+
+
+def test_a_lost_message_is_not_worked_on() -> None:
+    # Given a broker that extends nothing, and a worker held up by the first of two messages
+    source, strategy = FakeSource(refuses_renewal=True, redelivers=False), FakeStrategy()
+    gone = threading.Event()
+
+    def policy(_: Delivery) -> Outcome:
+        wait_until(lambda: monotonic() > waiting.invisible_until)
+        gone.set()
+        return Processed()
+
+    strategy.policy = policy
+    first, waiting = (delivery(invisible_until=monotonic() + 0.3) for _ in range(2))
+    source.put(first, waiting)
+    with running(source, strategy, RunnerSettings(threads=1, invisible=0.3, receive_wait=0.02)):
+        assert gone.wait(DEADLINE)
+    # Then the waiting one is left to whoever receives it next, and nothing is said under expired receipts
+    assert strategy.processed == [first.unique_id]
+    assert source.acknowledged == []
+    assert source.returned == []
+
+
+def test_the_queue_is_bounded_by_count_and_by_bytes() -> None:
+    # Given a worker that is held up, and many messages
+    done = threading.Event()
+
+    def policy(_: Delivery) -> Outcome:
+        done.wait(DEADLINE)
+        return Processed()
+
+    for settings, most in (
+        (RunnerSettings(threads=1, queue_messages=5, receive_wait=0.01), 6),
+        (RunnerSettings(threads=1, queue_bytes=1, queue_messages=5, receive_wait=0.01), 6),
+    ):
+        done.clear()
+        source = FakeSource()
+        source.put(*[delivery() for _ in range(40)])
+        with running(source, FakeStrategy(policy), settings):
+            source.wait_until(lambda: bool(source.limits), "received")
+            wait_until(lambda: len(source.queued) <= 36)
+            # When the queue is full / Then the rest stays with the broker
+            assert len(source.queued) >= 40 - most
+            done.set()
+            source.wait_until(lambda: len(source.acknowledged) == 40, "all")
+        assert max(source.limits) <= 5
+
+
+def test_an_orderly_stop_finishes_what_runs_and_gives_back_the_rest() -> None:
+    # Given one message that runs and two that wait
+    started, done = threading.Event(), threading.Event()
+
+    def policy(_: Delivery) -> Outcome:
+        started.set()
+        done.wait(DEADLINE)
+        return Processed()
+
+    source = FakeSource(redelivers=False)
+    runs, *wait = messages = [delivery() for _ in range(3)]
+    source.put(*messages)
+    with running(source, FakeStrategy(policy), RunnerSettings(threads=1, receive_wait=0.01)) as stop:
+        assert started.wait(DEADLINE)
+        wait_until(lambda: not source.queued)
+        # When it is told to stop
+        stop.set()
+        source.wait_until(lambda: len(source.returned) == 2, "given back")
+        done.set()
+    # Then the first finishes and is acknowledged, the others go back at once
+    assert source.acknowledged == [runs.unique_id]
+    assert sorted(source.returned) == sorted((each.unique_id, 0.0) for each in wait)
+
+
+def test_a_closed_source_ends_the_runner() -> None:
+    class Closed(FakeSource):
+        def receive(self, limit: int, wait: float) -> list[Delivery]:
+            raise BrokerClosed("closed")
+
+    with pytest.raises(BrokerClosed):
+        Runner(Closed(), FakeStrategy(), QUICK).run(threading.Event())
+
+
+def test_a_failing_reception_is_tried_again() -> None:
+    class Failing(FakeSource):
+        def receive(self, limit: int, wait: float) -> list[Delivery]:
+            if not failed.is_set():
+                failed.set()
+                raise OSError("network")
+            return super().receive(limit, wait)
+
+    failed = threading.Event()
+    source = Failing()
+    source.put(delivery())
+    with running(source, FakeStrategy()):
+        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+    assert failed.is_set()
+
+
+def test_the_schedule_is_the_brokers() -> None:
+    assert [delay_after(attempt) for attempt in (0, 1, 2, 16, 17, 99)] == [10, 10, 30, 7200, 7200, 7200]
+    assert not is_exhausted(16)
+    assert is_exhausted(17)
+    assert sum(RETRY_DELAYS) == 4 * 3600 + 45 * 60 + 40
+
+
+def test_run_opens_purges_and_closes() -> None:
+    # Given a consumer and a broker
+    source, strategy, opened, stop = FakeSource(), FakeStrategy(), [], threading.Event()
+    source.put(delivery())
+
+    def open_source(topics: object, group: str) -> FakeSource:
+        opened.append((topics, group))
+        return source
+
+    # When it is run until it has purged and acknowledged
+    thread = threading.Thread(
+        target=run, args=(strategy, open_source, stop), kwargs={"settings": QUICK, "purge_every": 0.01}
+    )
+    thread.start()
+    source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+    wait_until(lambda: strategy.purges > 1)
+    stop.set()
+    thread.join(DEADLINE)
+    # Then it used its own topics and group, and left nothing open
+    assert opened == [(("payments",), "outbox-tests")]
+    assert source.closed
+    assert strategy.closed
+
+
+def test_run_refuses_what_is_no_consumer() -> None:
+    with pytest.raises(SettingsError, match=r"name an outbox\.consumer\.Inbox"), suppress(AttributeError):
+        run(object(), lambda *_: FakeSource(), threading.Event())  # type: ignore[arg-type]
