@@ -19,13 +19,22 @@ from pydantic_settings import (
 from outbox.errors import SettingsError
 from outbox.session import checked_origin
 
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 DEFAULT_FOLDER = Path(".outbox")
 #: The broker asks at most 15 times, by default 30 s (5.x) or 60 s (4.9) apart: its check horizon.
 CHECK_HORIZON = 15 * 60.0
 DAY = 86400.0
+
+
+class _File(TomlConfigSettingsSource):
+    """``outbox.toml``, in which every name must be one of ours."""
+
+    def __call__(self) -> dict[str, Any]:
+        if unknown := sorted(set(self.toml_data) - set(self.settings_cls.model_fields)):
+            raise SettingsError(f"outbox.toml: {', '.join(unknown)}: there is no such setting; correct the name")
+        return super().__call__()
 
 
 class Settings(BaseSettings):
@@ -83,7 +92,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- the base class's signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Adds ``outbox.toml`` behind the environment."""
-        return init_settings, env_settings, dotenv_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, dotenv_settings, _File(settings_cls)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Settings":

@@ -1,0 +1,77 @@
+"""Identities are unique across threads and processes, and have the layout that broker tools read."""
+
+import os
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+
+from outbox.identity import UniqueIds, fresh_token, unique_ids
+
+COUNT = 2000
+
+
+def test_a_token_is_16_hexadecimal_digits_and_new_each_time() -> None:
+    tokens = [fresh_token() for _ in range(COUNT)]
+    assert all(re.fullmatch("[0-9a-f]{16}", token) for token in tokens)
+    assert len(set(tokens)) == COUNT
+
+
+def test_a_unique_id_has_the_layout_of_the_java_client() -> None:
+    # Given two ids drawn one after the other, and the time around them
+    before = time.time()
+    first, second = unique_ids.fresh(), unique_ids.fresh()
+    after = time.time()
+    # Then they are 32 upper-case digits: the process, the milliseconds of the month, a counter
+    assert re.fullmatch("[0-9A-F]{32}", first)
+    assert first[:20] == second[:20]
+    month = datetime.fromtimestamp(before, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    drawn = month.timestamp() + int(first[20:28], 16) / 1000
+    assert before - 0.001 <= drawn <= after
+    assert (int(second[28:], 16) - int(first[28:], 16)) % 0x10000 == 1
+
+
+def test_unique_ids_differ_across_threads() -> None:
+    ids = UniqueIds()
+    with ThreadPoolExecutor(8) as threads:
+        drawn = [
+            each for batch in threads.map(lambda _: [ids.fresh() for _ in range(COUNT)], range(8)) for each in batch
+        ]
+    assert len(drawn) == 8 * COUNT
+
+
+def test_the_milliseconds_turn_with_the_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given the last millisecond of a year and the first one of the next
+    ids = UniqueIds()
+    new_year = datetime(2031, 1, 1, tzinfo=UTC).timestamp()
+    monkeypatch.setattr(time, "time", lambda: new_year - 0.5)
+    old = ids.fresh()
+    monkeypatch.setattr(time, "time", lambda: new_year + 0.5)
+    new = ids.fresh()
+    # Then the count of milliseconds starts again
+    assert int(old[20:28], 16) == 31 * 86400 * 1000 - 500
+    assert int(new[20:28], 16) == 500
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_draws_ids_of_its_own() -> None:
+    # Given a process that has drawn ids
+    ids = UniqueIds()
+    drawn = {ids.fresh()[:20]}
+    # When it forks twice
+    for _ in range(2):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writing, ids.fresh().encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            drawn.add(pipe.read()[:20])
+        assert os.waitpid(child, 0)[1] == 0
+    drawn.add(ids.fresh()[:20])
+    # Then each process has a name of its own, and the parent keeps its one
+    assert len(drawn) == 3

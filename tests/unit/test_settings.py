@@ -1,0 +1,120 @@
+"""Where settings come from, and that every refusal names the setting."""
+
+from pathlib import Path
+
+import pytest
+
+from outbox.errors import SettingsError
+from outbox.settings import CHECK_HORIZON, Settings, load
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No settings but the test's own."""
+    monkeypatch.chdir(tmp_path)
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"OUTBOX_{name.upper()}", raising=False)
+    return tmp_path
+
+
+def refused(**flags: object) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(**flags)
+    return str(caught.value)
+
+
+def test_with_nothing_set_everything_runs_in_one_folder() -> None:
+    settings = load()
+    assert settings.database_url == "sqlite:///.outbox/outbox.db"
+    assert settings.broker_url == "embedded:.outbox/dev-broker.db"
+    assert settings.service == "local"
+    assert settings.producer_group == "outbox-local"
+
+
+def test_flags_beat_the_environment_beats_dotenv_beats_toml_beats_defaults(
+    in_an_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a setting that is in none, one, two, three or all of the sources
+    (in_an_empty_folder / "outbox.toml").write_text("lease = 41\npasses = 11\nretention = 900001\nbackoff_first = 2\n")
+    (in_an_empty_folder / ".env").write_text("OUTBOX_LEASE=42\nOUTBOX_PASSES=12\nOUTBOX_RETENTION=900002\n")
+    monkeypatch.setenv("OUTBOX_LEASE", "43")
+    monkeypatch.setenv("OUTBOX_PASSES", "13")
+    # When the settings are loaded with one flag
+    settings = load(lease=44, passes=None)
+    # Then the strongest source has won each
+    assert (settings.lease, settings.passes, settings.retention) == (44, 13, 900002)
+    assert (settings.backoff_first, settings.failure_budget) == (2, 10)
+
+
+def test_a_flag_that_is_not_given_changes_nothing() -> None:
+    assert load(origin=None, database_url=None) == load()
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load().lease = 1
+
+
+def test_the_group_follows_the_origin_unless_it_is_set() -> None:
+    assert load(origin="orders").producer_group == "outbox-orders"
+    assert load(origin="orders", group="mine").producer_group == "mine"
+
+
+def test_the_commit_lease_is_window_and_grace() -> None:
+    assert load(commit_window=2, commit_grace=3).commit_lease == 5
+
+
+def test_a_real_broker_needs_an_origin() -> None:
+    assert "OUTBOX_ORIGIN" in refused(broker_url="rocketmq://127.0.0.1:9876")
+    assert load(broker_url="rocketmq://127.0.0.1:9876", origin="orders").service == "orders"
+
+
+@pytest.mark.parametrize("origin", ["or ders", "ordérs", "a/b", "x" * 101, "a\n"], ids=ascii)
+def test_an_origin_that_cannot_be_part_of_a_group_name(origin: str) -> None:
+    assert refused(origin=origin).startswith("origin: ")
+
+
+def test_retention_outlives_the_brokers_checks() -> None:
+    assert refused(retention=CHECK_HORIZON).startswith("retention: ")
+    assert load(retention=CHECK_HORIZON + 1).retention == CHECK_HORIZON + 1
+
+
+def test_a_lease_outlives_an_attempt() -> None:
+    assert refused(lease=10, send_timeout=5, commit_window=5).startswith("lease: ")
+
+
+#: ``Seconds`` and ``Count``, and counts with bounds of their own.
+NUMBERS = [name for name, field in Settings.model_fields.items() if field.annotation in (int, float)]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "nan"])
+def test_a_number_out_of_bounds_is_refused_by_name(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"OUTBOX_{name.upper()}", value)
+    assert refused().startswith(f"OUTBOX_{name.upper()}: ")
+
+
+@pytest.mark.parametrize("name", [name for name in NUMBERS if Settings.model_fields[name].annotation is float])
+def test_no_time_is_infinite(name: str) -> None:
+    assert refused(**{name: float("inf")}).startswith(f"OUTBOX_{name.upper()}: ")
+
+
+def test_several_faults_are_told_at_once() -> None:
+    said = refused(lease=-1, passes=0)
+    assert "OUTBOX_LEASE" in said
+    assert "OUTBOX_PASSES" in said
+
+
+def test_a_file_that_cannot_be_read_is_named(in_an_empty_folder: Path) -> None:
+    (in_an_empty_folder / "outbox.toml").write_text("lease = = 3\n")
+    assert "outbox.toml" in refused()
+
+
+def test_a_misspelt_setting_in_the_file_is_refused(in_an_empty_folder: Path) -> None:
+    (in_an_empty_folder / "outbox.toml").write_text("leese = 3\n")
+    assert "leese" in refused()
+
+
+def test_foreign_names_in_dotenv_are_nobodys_business(in_an_empty_folder: Path) -> None:
+    (in_an_empty_folder / ".env").write_text("DATABASE_URL=postgresql://elsewhere\nSECRET=1\n")
+    assert load().database_url == "sqlite:///.outbox/outbox.db"
