@@ -115,13 +115,18 @@ def open_states() -> tuple[State, ...]:
 
 
 def endings() -> tuple[State, ...]:
-    """The states of rows that owe nothing any more; retention may delete them."""
+    """The states of rows that owe nothing any more."""
     return tuple(state for state in State if state not in open_states())
+
+
+def expiring() -> tuple[State, ...]:
+    """The states whose rows retention deletes: every ending but dead, which is kept until an operator decides."""
+    return tuple(state for state in endings() if state is not State.DEAD)
 
 
 def diagram() -> str:
     """The lifecycle as a Mermaid state diagram, as the README shows it."""
     lines = ["stateDiagram-v2", f"    [*] --> {INITIAL}: add"]
     lines += [f"    {source} --> {to}: {move}" for (source, move), to in TRANSITIONS.items()]
-    lines += [f"    {state} --> [*]: retention" for state in endings()]
+    lines += [f"    {state} --> [*]: retention" for state in expiring()]
     return "\n".join(lines)

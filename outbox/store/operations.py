@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from outbox.lifecycle import Move, State, endings, open_states
+from outbox.lifecycle import Move, State, expiring, open_states
 from outbox.message import Mode
 from outbox.schema import heartbeat, outbox, state_in, unsettled
 from outbox.store.change import Change, no_attempt, no_half
@@ -136,9 +136,8 @@ class Operations:
 
     def purge(self, older_than: float, limit: int) -> int:
         """Deletes up to ``limit`` delivered or cancelled rows that ended more than ``older_than`` seconds ago."""
-        ended = [state for state in endings() if state is not State.DEAD]
         last = sa.func.coalesce(outbox.c.delivered_at, outbox.c.available_at)
-        old = sa.select(outbox.c.id).where(state_in(ended), last < utc_after(-older_than))
+        old = sa.select(outbox.c.id).where(state_in(expiring()), last < utc_after(-older_than))
         with self._database.transaction() as connection:
             query = old.order_by(outbox.c.id).limit(limit).with_for_update(skip_locked=True)
             found = list(connection.execute(query).scalars())

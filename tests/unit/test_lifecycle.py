@@ -40,6 +40,11 @@ def test_states_are_open_or_ended_and_nothing_leaves_delivered() -> None:
     assert [move for move in Move if after(State.DELIVERED, move)] == []
 
 
+def test_retention_deletes_ended_rows_but_never_a_dead_one() -> None:
+    assert {*lifecycle.expiring(), State.DEAD} == set(lifecycle.endings())
+    assert State.DEAD not in lifecycle.expiring()
+
+
 def test_a_committed_row_is_never_cancelled() -> None:
     # A COMMIT may be on its way: nothing but the holder of the commit lease may end such a row otherwise.
     assert after(State.COMMITTED, Move.CANCEL) is None
@@ -62,7 +67,7 @@ def test_the_module_explains_every_state() -> None:
 
 def test_the_diagram_shows_every_move_once() -> None:
     lines = lifecycle.diagram().splitlines()
-    assert len(lines) == 2 + len(TRANSITIONS) + len(lifecycle.endings())
+    assert len(lines) == 2 + len(TRANSITIONS) + len(lifecycle.expiring())
     assert len(set(lines)) == len(lines)
 
 
