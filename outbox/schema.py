@@ -53,6 +53,8 @@ outbox = sa.Table(
     sa.CheckConstraint(_one_of("mode", Mode), name="mode"),
     mysql_engine="InnoDB",
     mysql_charset="utf8mb4",
+    # SQLite gives the id of a deleted row to the next one otherwise, and an id must name one row for ever.
+    sqlite_autoincrement=True,
 )
 
 

@@ -15,6 +15,8 @@ class Sighting(StrEnum):
     VISIBLE = "visible"
     ABSENT = "absent"
     CANNOT_TELL = "cannot tell"
+    #: Not visible now, and the broker's store no longer goes back to the decision: nobody can ever tell.
+    EXPIRED = "expired"
 
 
 class Confirmation(StrEnum):
@@ -99,7 +101,8 @@ def may_commit(row: RowView, half: HalfView, *, holds_lease: bool) -> bool:
 
 def after_look_up(sighting: Sighting) -> Next:
     """What a holder that took the commit lease over does once it has looked the half up."""
-    return {Sighting.VISIBLE: Next.SETTLE, Sighting.ABSENT: Next.COMMIT}.get(sighting, Next.WAIT)
+    steps = {Sighting.VISIBLE: Next.SETTLE, Sighting.ABSENT: Next.COMMIT, Sighting.EXPIRED: Next.GIVE_UP}
+    return steps.get(sighting, Next.WAIT)
 
 
 def after_commit(confirmation: Confirmation) -> Next:
@@ -117,4 +120,4 @@ def after_gone(sighting: Sighting, *, decided_recently: bool) -> Next:
         return Next.SETTLE
     if sighting is Sighting.CANNOT_TELL:
         return Next.WAIT
-    return Next.REOPEN if decided_recently else Next.GIVE_UP
+    return Next.REOPEN if decided_recently and sighting is Sighting.ABSENT else Next.GIVE_UP

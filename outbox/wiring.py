@@ -34,19 +34,20 @@ def open_source(settings: Settings, topics: Collection[str], group: str) -> Sour
     """A consumer group's view of topics."""
     scheme, address = _split(settings.broker_url)
     if scheme == "embedded":
-        return EmbeddedSource(_file(address), group, tuple(topics), settings=_timing(settings))
+        return EmbeddedSource(_file(address), group, tuple(topics), settings=broker_timing(settings))
     return PopSource(address, group, tuple(topics))
 
 
 def _embedded(address: str, settings: Settings) -> Broker:
-    return EmbeddedBroker(_file(address), settings.producer_group, _timing(settings))
+    return EmbeddedBroker(_file(address), settings.producer_group, broker_timing(settings))
 
 
 def _remoting(address: str, settings: Settings) -> Broker:
     return RemotingBroker(address, settings.producer_group)
 
 
-def _timing(settings: Settings) -> BrokerTiming:
+def broker_timing(settings: Settings) -> BrokerTiming:
+    """The embedded broker's times; all processes that share its file must agree on them."""
     return BrokerTiming(transaction_timeout=settings.check_timeout, check_interval=settings.check_interval)
 
 

@@ -17,6 +17,7 @@ import relay.wiring
 from outbox import settings
 from outbox.brokers.base import Broker
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Origin, ready
+from outbox.consumer import run
 from outbox.errors import SettingsError
 from outbox.settings import Settings
 from outbox.store.database import Database
@@ -59,13 +60,11 @@ def consume_command(
     group: Annotated[str | None, typer.Option(help="Consumer group; the inbox's own name by default.")] = None,
 ) -> None:
     """Receives messages and hands them to the handlers of an Inbox until SIGTERM."""
-    from outbox.consumer.serve import serve
-
     loaded = settings.load(broker_url=broker_url, origin=origin)
     inbox = _imported(target)
     stop = threading.Event()
     with _stopped_by_signals(stop.set):
-        serve(inbox, lambda topics, name: open_source(loaded, topics, name), stop, group=group)
+        run(inbox, lambda topics, name: open_source(loaded, topics, name), stop, group=group)
 
 
 @contextmanager

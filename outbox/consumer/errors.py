@@ -12,7 +12,7 @@ class TransactionBroken(OutboxError):
 
 
 class CommittedEarly(OutboxError):
-    """A statement of the handler committed the inbox's transaction by itself; what came before it is durable."""
+    """The transaction was ended behind the inbox's back: what came before may be durable, what came after is not."""
 
 
 class HandlerFailed(OutboxError):

@@ -39,7 +39,7 @@ class Guard:
         self._connection = connection
         self._transaction = connection.get_transaction()
         self._broken: str | None = None
-        self._committed_early = False
+        self._ended_unseen = False
         self._committing = False
         self._last_error: BaseException | None = None
         # Its commit() and close() do not reach the connection; its rollback() does, and is found out.
@@ -70,15 +70,18 @@ class Guard:
 
     def check(self) -> None:
         """Raises unless everything since the claim is still in the one open transaction."""
-        if self._committed_early:
-            raise CommittedEarly(f"a statement of the handler committed by itself; {_REMEDY}")
+        state = transaction_state(self._connection)
         if self._broken:
             raise TransactionBroken(self._broken)
         if self.session.get_transaction() is not self._root or not self._root.is_active:
             raise TransactionBroken(f"the handler ended its session's transaction; {_REMEDY}")
         if self._connection.get_transaction() is not self._transaction:
             raise TransactionBroken(f"the handler ended the connection's transaction; {_REMEDY}")
-        if transaction_state(self._connection) is not TransactionState.OPEN:
+        if self._ended_unseen or state is TransactionState.NONE:
+            raise CommittedEarly(
+                f"the transaction was ended behind the inbox's back, what it had written may be durable; {_REMEDY}"
+            )
+        if state is TransactionState.ABORTED:
             raise TransactionBroken(
                 "the handler swallowed a database error that had aborted the transaction; let it rise"
             )
@@ -94,14 +97,15 @@ class Guard:
 
     def before(self, statement: str) -> None:
         """Refuses a statement that would end the transaction."""
+        self.look()
         on_mysql = self._connection.dialect.name in MYSQL_FAMILY
         if _ENDS.match(statement) or (on_mysql and _ENDS_ON_MYSQL.match(statement)):
             self._refuse(f"the handler's statement {statement.split()[0]} ends the transaction")
 
-    def after(self) -> None:
-        """Notices a statement that committed by itself: on MySQL, a procedure may."""
+    def look(self) -> None:
+        """Notices that the transaction ended unseen: by a procedure on MySQL, or on the driver's own connection."""
         if transaction_state(self._connection) is TransactionState.NONE:
-            self._committed_early = True
+            self._ended_unseen = True
 
     def failed(self, error: BaseException | None, *, disconnected: bool) -> None:
         """Notes an error after which the transaction is not whole, in case the handler swallows it."""
@@ -141,7 +145,7 @@ def _on_statement(connection: Connection, _cursor: object, statement: str, *_: A
 
 def _on_answer(connection: Connection, *_: Any) -> None:
     if guard := _guard_of(connection):
-        guard.after()
+        guard.look()
 
 
 def _on_error(context: ExceptionContext) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Self
 
 from outbox.brokers.embedded.checks import system_properties, tick
 from outbox.brokers.embedded.schema import DEAD_LETTER_PREFIX, DISCARD_TOPIC, OPEN
@@ -75,9 +76,24 @@ class EmbeddedInspector:
         with self._reading() as connection:
             return [OpenHalf(*row) for row in connection.execute(select)]
 
+    def backlog(self, group: str, topic: str) -> int:
+        """Messages that a consumer group has not acknowledged, whether it has seen them or not."""
+        unseen = """SELECT count(*) FROM entry WHERE topic = :topic AND id >= coalesce(
+                    (SELECT next_entry FROM progress WHERE consumer_group = :group AND topic = :topic), 0)"""
+        held = "SELECT count(*) FROM delivery WHERE consumer_group = :group AND topic = :topic"
+        with self._reading() as connection:
+            names = {"group": group, "topic": topic}
+            return sum(int(connection.execute(query, names).fetchone()[0]) for query in (unseen, held))
+
     def close(self) -> None:
         """Frees the file."""
         self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
         tick(self._file, monotonic() + self._file.timing.busy_timeout)

@@ -69,6 +69,8 @@ class Listener:
             if not self._away:
                 log.warning("checks are not answered: %s", error)
             self._away = True
+        except Exception:
+            log.exception("the embedded broker's listener met a fault of its own and goes on")
         else:
             if self._away:
                 log.warning("checks are answered again")

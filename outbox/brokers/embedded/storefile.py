@@ -17,6 +17,9 @@ from outbox.clock import monotonic
 
 log = logging.getLogger(__name__)
 
+#: What SQLite raises for statements and values that are wrong: our mistake, no outage.
+_MISTAKES = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.InterfaceError)
+
 
 class Unavailable(RuntimeError):
     """The file cannot be opened, read or locked in time; nothing was written."""
@@ -55,9 +58,10 @@ class StoreFile:
     def writing(self, until: float) -> Iterator[sqlite3.Connection]:
         """One transaction, committed before ``until`` (``outbox.clock.monotonic`` seconds) or not at all.
 
-        Raises ``Unavailable`` (nothing was written) or ``CommitUnknown``. The block must not raise ``sqlite3.Error``
-        for reasons of its own.
+        Raises ``Unavailable`` (nothing was written) or ``CommitUnknown``.
         """
+        if monotonic() >= until:
+            raise Unavailable(f"{self.path}: the time limit had passed before anything was written")
         with self._transaction("BEGIN IMMEDIATE", until, until) as connection:
             yield connection
 
@@ -78,6 +82,8 @@ class StoreFile:
             except BaseException:
                 self._roll_back(connection)
                 raise
+        except _MISTAKES:
+            raise
         except sqlite3.Error as error:
             raise Unavailable(f"{self.path}: {error}") from error
         finally:
