@@ -28,6 +28,7 @@ class EmbeddedRig:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "broker.db"
         self._folder = folder
+        self._inspector = EmbeddedInspector(self._path)
         self._opened: list[Broker | Source] = []
         self._numbers = itertools.count()
 
@@ -57,7 +58,7 @@ class EmbeddedRig:
         """Read past all groups."""
         return [
             Visible(seen.unique_id, seen.key, seen.tag, seen.properties, seen.body, seen.queue)
-            for seen in EmbeddedInspector(self._path).visible(topic)
+            for seen in self._inspector.visible(topic)
         ]
 
     def nowhere(self, half: Half) -> Half:
@@ -69,6 +70,7 @@ class EmbeddedRig:
         """Closes what the test opened."""
         for opened in self._opened:
             opened.close()
+        self._inspector.close()
 
     def _keep(self, broker: EmbeddedBroker) -> Broker:
         self._opened.append(broker)

@@ -1,5 +1,6 @@
 """Contract of every ``Broker``: halves, their endings, and what becomes visible."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -285,6 +286,16 @@ def test_a_lane_keeps_to_one_queue_in_order(rig: Rig, topic: str, group: str) ->
     seen = rig.visible(topic)
     assert len({each.queue for each in seen}) == 1
     assert [each.unique_id for each in seen] == [outgoing.unique_id for outgoing in batch]
+
+
+def test_one_connection_serves_several_threads(rig: Rig, topic: str, group: str) -> None:
+    # Given one connection
+    broker = rig.open(group)
+    # When four threads publish over it at once
+    with ThreadPoolExecutor(4) as pool:
+        published = [half.half_id for half in pool.map(lambda _: publish(broker, message(topic)), range(40))]
+    # Then every message is there, once
+    assert sorted(settled_ids(rig, broker, topic)) == sorted(published)
 
 
 def test_close_is_final_and_may_be_repeated(rig: Rig, topic: str, group: str) -> None:

@@ -116,6 +116,8 @@ class BrokerMachine(RuleBasedStateMachine):
         assert len(batch) == limit or again == due
         for delivery in batch:
             self.held[delivery.receipt] = (delivery, now + INVISIBLE)
+        if len(batch) < limit:
+            assert self.seen_by_the_group() == +self.visible
         waiting = list((due - again).elements())
         for delivery in lapsed:
             key = (delivery.unique_id, delivery.attempt + 1)
@@ -166,8 +168,10 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_group_holds_no_more_than_there_is(self) -> None:
-        held = Counter(delivery.unique_id for delivery, _ in self.held.values())
-        assert held + self.settled + self.buried <= self.visible
+        assert self.seen_by_the_group() <= self.visible
+
+    def seen_by_the_group(self) -> Counter[str]:
+        return Counter(delivery.unique_id for delivery, _ in self.held.values()) + self.settled + self.buried
 
 
 @pytest.mark.timeout(300)

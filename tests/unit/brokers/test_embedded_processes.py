@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outbox.brokers.base import Answer, Check
-from outbox.brokers.embedded import EmbeddedBroker, EmbeddedInspector
+from outbox.brokers.embedded import EmbeddedBroker, EmbeddedInspector, VisibleMessage
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from tests.contracts.rig import eventually
@@ -65,9 +65,15 @@ def finish(worker: "subprocess.Popen[str]") -> list[str]:
     return out.split("\n")[:-1]
 
 
+def visible(path: Path) -> list[VisibleMessage]:
+    """What lies in the topic."""
+    with EmbeddedInspector(path, FAST) as inspector:
+        return inspector.visible(TOPIC)
+
+
 def copies_by_key(path: Path) -> Counter[str]:
     """How many messages are visible under each key; fails if one is there twice."""
-    seen = EmbeddedInspector(path, FAST).visible(TOPIC)
+    seen = visible(path)
     assert len({each.unique_id for each in seen}) == len(seen)
     return Counter(each.key for each in seen)
 
@@ -89,7 +95,7 @@ def test_consumers_in_two_processes_share_one_queue(path: Path, workers: Workers
     consumers = [workers.start("consume") for _ in range(2)]
     received = [unique_id for consumer in consumers for unique_id in finish(consumer)]
     # Then each message came to one of them, once
-    assert sorted(received) == sorted(each.unique_id for each in EmbeddedInspector(path, FAST).visible(TOPIC))
+    assert sorted(received) == sorted(each.unique_id for each in visible(path))
     broker.close()
 
 
@@ -128,10 +134,10 @@ def test_a_process_killed_while_it_holds_a_check(path: Path, workers: Workers) -
 
     broker.listen([TOPIC], commit_once)
     # Then the registration of the dead one expires, the half is asked about again, and ends
-    inspector = EmbeddedInspector(path, FAST)
-    eventually(lambda: bool(inspector.visible(TOPIC)), DEADLINE, "the message is visible")
-    eventually(lambda: not inspector.open_halves(), DEADLINE, "the half has ended")
-    assert [each.unique_id for each in inspector.visible(TOPIC)] == [half.half_id]
+    with EmbeddedInspector(path, FAST) as inspector:
+        eventually(lambda: bool(inspector.visible(TOPIC)), DEADLINE, "the message is visible")
+        eventually(lambda: not inspector.open_halves(), DEADLINE, "the half has ended")
+    assert [each.unique_id for each in visible(path)] == [half.half_id]
     broker.close()
 
 

@@ -125,6 +125,7 @@ def test_a_source_on_a_file_that_is_away_receives_nothing(
     source = EmbeddedSource(tmp_path / "missing" / "broker.db", "points", [TOPIC])
     assert source.receive(limit=1, wait=0) == []
     assert "nothing received" in caplog.text
+    source.close()
 
 
 def test_a_source_needs_a_group_and_a_topic(tmp_path: Path) -> None:
