@@ -1,25 +1,38 @@
 """The schema's revisions: applied, checked and printed through Alembic."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy.engine import Connection
 
+from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError
 from outbox.store.database import Database
 
 #: A name of our own, so that the toolkit lives beside the application's revisions in one database.
 VERSION_TABLE = "outbox_schema_version"
+#: Seconds for which an upgrade waits for another one where the database wants a number.
+_WAIT = 300
 
 
 def upgrade(database: Database) -> None:
-    """Brings the schema to this version; does nothing where it is there already."""
-    with database.engine.begin() as connection:
-        command.upgrade(_config(connection=connection), "head")
+    """Brings the schema to this version; does nothing where it is there already.
+
+    Several at once follow each other. ``SchemaError``: the database is at a revision of a newer version.
+    """
+    with database.engine.begin() as connection, _alone(connection):
+        try:
+            command.upgrade(_config(connection=connection), "head")
+        except CommandError as error:
+            raise SchemaError(f"{error}: install the version of the toolkit that made this schema") from error
 
 
 def sql(dialect: str) -> str:
@@ -60,6 +73,27 @@ def check_on(connection: Connection) -> None:
             f"the database is at revision {at}, this version of the toolkit needs {head()}: run `outbox db upgrade`, "
             "or install the version that fits"
         )
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """One upgrade at a time, without the daemons' short time-outs; SQLite's BEGIN IMMEDIATE sees to it by itself."""
+    dialect = connection.dialect.name
+    if dialect == "postgresql":
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(VERSION_TABLE))))
+    if dialect not in MYSQL_FAMILY:
+        yield
+        return
+    # MySQL commits with each DDL statement, so the lock is the session's; its name is the server's, so hashed.
+    name = sa.func.sha1(sa.func.concat(VERSION_TABLE, sa.func.database()))
+    if not connection.scalar(sa.select(sa.func.get_lock(name, _WAIT))):
+        raise SchemaError(f"another upgrade of this database has run for {_WAIT} s: try again once it is over")
+    try:
+        yield
+    finally:
+        connection.execute(sa.select(sa.func.release_lock(name)))
 
 
 def _config(**attributes: object) -> Config:

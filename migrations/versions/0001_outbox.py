@@ -68,11 +68,12 @@ def _outbox() -> None:
         sa.Column("delivered_at", Instant()),
         sa.UniqueConstraint("topic", "key", name="uq_outbox_topic_key"),
         sa.CheckConstraint(
-            "state IN ('pending', 'committed', 'delivered', 'cancelled', 'dead')", name="ck_outbox_state"
+            "state IN ('pending', 'committed', 'delivered', 'cancelled', 'dead')", name=op.f("ck_outbox_state")
         ),
-        sa.CheckConstraint("mode IN ('transactional', 'plain')", name="ck_outbox_mode"),
+        sa.CheckConstraint("mode IN ('transactional', 'plain')", name=op.f("ck_outbox_mode")),
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
+        sqlite_autoincrement=True,
     )
 
 

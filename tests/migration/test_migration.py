@@ -1,0 +1,195 @@
+"""The revisions lead to the declared schema, by every way, and back."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy.exc import DBAPIError
+
+import outbox.consumer.schema  # noqa: F401 -- declares the consumer's tables
+from outbox import migrate
+from outbox.columns import MYSQL_FAMILY
+from outbox.errors import SchemaError
+from outbox.lifecycle import State
+from outbox.message import Mode
+from outbox.schema import metadata
+from outbox.store.database import Database
+from outbox.store.identity import Identity
+from tests.migration.catalog import catalog
+
+INSERT = """
+INSERT INTO outbox (topic, {key}, payload, content_type, headers, mode, state, available_at, created_at)
+VALUES ('t', :k, 'p', 'text/plain', '{{}}', :mode, :state, '2030-01-01 00:00:00', '2030-01-01 00:00:00')
+"""
+
+
+def insert(database: Database, key: str, *, state: str = State.PENDING, mode: str = Mode.PLAIN) -> None:
+    """A row written past the toolkit."""
+    quoted = "`key`" if database.dialect in MYSQL_FAMILY else '"key"'
+    with database.transaction() as connection:
+        connection.execute(sa.text(INSERT.format(key=quoted)), {"k": key, "state": state, "mode": mode})
+
+
+def schema_of(database: Database) -> list[str]:
+    with database.engine.connect() as connection:
+        return catalog(connection)
+
+
+def revision_of(database: Database) -> str | None:
+    with database.engine.connect() as connection:
+        return migrate.current(connection)
+
+
+def statements(script: str) -> list[str]:
+    """The script's statements, as somebody who pastes them one by one runs them."""
+    without_comments = re.sub(r"^--.*$", "", script, flags=re.MULTILINE)
+    return [statement.strip() for statement in without_comments.split(";\n") if statement.strip()]
+
+
+def test_head_takes_every_state_and_mode_and_no_other(empty: Database) -> None:
+    # Given a database at head / When rows are written past the toolkit
+    migrate.upgrade(empty)
+    for state in State:
+        insert(empty, f"in {state}", state=state)
+    for mode in Mode:
+        insert(empty, f"as {mode}", mode=mode)
+    # Then the database itself refuses what the lifecycle does not know
+    for wrong in ("", "Pending", "PENDING", "sent"):
+        with pytest.raises(DBAPIError):
+            insert(empty, f"wrong {wrong}", state=wrong)
+    with pytest.raises(DBAPIError):
+        insert(empty, "wrong mode", mode="fast")
+    with empty.transaction() as connection:
+        assert connection.scalar(sa.text("SELECT count(*) FROM outbox")) == len(State) + len(Mode)
+
+
+def test_head_keeps_topic_and_key_unique(empty: Database) -> None:
+    migrate.upgrade(empty)
+    insert(empty, "k")
+    insert(empty, "K")
+    insert(empty, "k ")
+    with pytest.raises(DBAPIError):
+        insert(empty, "k")
+
+
+def test_head_is_the_declared_schema(empty: Database, declared: Database) -> None:
+    # Given one database that was migrated and one that was built from the declared tables
+    migrate.upgrade(empty)
+    metadata.create_all(declared.engine)
+    # When both describe themselves / Then they use the same words
+    assert schema_of(empty) == schema_of(declared)
+
+
+def test_autogenerate_finds_nothing_to_do(empty: Database) -> None:
+    migrate.upgrade(empty)
+
+    def included(item: Any, _name: str | None, kind: str, reflected: bool, _other: Any) -> bool:
+        """Autogenerate does not know of ``ddl_if``: an index of other dialects is not missing."""
+        if kind != "index" or reflected or item._ddl_if is None:
+            return True
+        return bool(item._ddl_if.callable_(dialect=empty.engine.dialect))
+
+    with empty.engine.connect() as connection:
+        options = {"compare_type": True, "include_object": included, "version_table": migrate.VERSION_TABLE}
+        assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
+
+
+def test_the_printed_script_builds_the_same_schema(empty: Database, declared: Database) -> None:
+    # Given the script of this dialect
+    script = migrate.sql({"mariadb": "mysql"}.get(empty.dialect, empty.dialect))
+    # When its statements are run one by one on an empty database
+    with empty.engine.connect() as connection:
+        raw = connection.connection.dbapi_connection
+        assert raw is not None
+        cursor = raw.cursor()
+        for statement in statements(script):
+            cursor.execute(statement)
+        raw.commit()
+    # Then it is what an upgrade builds, and known to be at head
+    migrate.upgrade(declared)
+    assert schema_of(empty) == schema_of(declared)
+    migrate.check(empty)
+    assert re.fullmatch("[0-9a-f]{16}", Identity(empty).database_id())
+
+
+def test_a_script_draws_another_identity_each_time(empty: Database, declared: Database) -> None:
+    migrate.upgrade(empty)
+    migrate.upgrade(declared)
+    assert Identity(empty).database_id() != Identity(declared).database_id()
+
+
+def test_an_upgrade_repeated_changes_nothing(empty: Database) -> None:
+    # Given a database at head with a row
+    migrate.upgrade(empty)
+    insert(empty, "k")
+    before, identity = schema_of(empty), Identity(empty).database_id()
+    # When it is upgraded again
+    migrate.upgrade(empty)
+    # Then schema, identity and row are as they were
+    assert schema_of(empty) == before
+    assert Identity(empty).database_id() == identity
+    with pytest.raises(DBAPIError):
+        insert(empty, "k")
+
+
+def test_upgrades_at_the_same_time_follow_each_other(empty: Database) -> None:
+    # Given four deployments that start at once
+    with ThreadPoolExecutor(4) as threads:
+        futures = [threads.submit(migrate.upgrade, empty) for _ in range(4)]
+    # Then none fails, and one identity was drawn
+    assert [future.exception() for future in futures] == [None] * 4
+    assert revision_of(empty) == migrate.head()
+    assert len(Identity(empty).database_id()) == 16
+
+
+def test_a_check_tells_missing_old_and_newer_schemas_apart(empty: Database) -> None:
+    with pytest.raises(SchemaError, match="outbox db upgrade"):
+        migrate.check(empty)
+    with empty.engine.begin() as connection:
+        command.upgrade(migrate._config(connection=connection), "0001")
+    with pytest.raises(SchemaError, match="revision 0001"):
+        migrate.check(empty)
+    migrate.upgrade(empty)
+    migrate.check(empty)
+    with empty.transaction() as connection:
+        connection.execute(sa.text(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(SchemaError, match="revision 9999"):
+        migrate.check(empty)
+    with pytest.raises(SchemaError, match="9999"):
+        migrate.upgrade(empty)
+
+
+def test_a_downgrade_to_base_leaves_nothing(empty: Database) -> None:
+    migrate.upgrade(empty)
+    insert(empty, "k")
+    with empty.engine.begin() as connection:
+        command.downgrade(migrate._config(connection=connection), "base")
+    assert schema_of(empty) == []
+    assert revision_of(empty) is None
+    migrate.upgrade(empty)
+    assert revision_of(empty) == migrate.head()
+
+
+def test_an_id_names_one_row_for_ever(empty: Database) -> None:
+    # Given a table whose last row was deleted
+    migrate.upgrade(empty)
+    insert(empty, "a")
+    with empty.transaction() as connection:
+        first = connection.scalar(sa.text("SELECT max(id) FROM outbox"))
+        connection.execute(sa.text("DELETE FROM outbox"))
+    # When another row is added / Then it does not get the old one's id
+    insert(empty, "b")
+    with empty.transaction() as connection:
+        assert connection.scalar(sa.text("SELECT max(id) FROM outbox")) > first
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql", "sqlite"])
+def test_a_script_needs_no_database_and_no_bind_values(dialect: str) -> None:
+    script = migrate.sql(dialect)
+    assert "CREATE TABLE outbox (" in script
+    assert not re.search(r"%\(|:\w+_1|\?", script)
