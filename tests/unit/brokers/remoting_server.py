@@ -52,10 +52,15 @@ class FakeServer:
 
     behaviour: Behaviour
     perm: int = 6
+    #: Whether it reads what it is sent.
+    reads: bool = True
+    #: Address that its route names; its own where empty.
+    leads_to: str = ""
     requests: list[Frame] = field(default_factory=list)
     _listening: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
     _accepted: list[socket.socket] = field(default_factory=list)
     _threads: list[threading.Thread] = field(default_factory=list)
+    _stopped: bool = False
 
     @property
     def address(self) -> str:
@@ -76,11 +81,20 @@ class FakeServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends it; to stop twice is fine."""
+        if self._stopped:
+            return
+        self._stopped = True
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self.hang_up()
         for thread in self._threads:
             thread.join(10)
+        for accepted in self._accepted:
+            accepted.close()
 
     def hang_up(self) -> None:
         """Ends every connection."""
@@ -97,7 +111,7 @@ class FakeServer:
 
     def route(self, *, perm: int = 6, queues: int = 4) -> bytes:
         """A route body that leads to this server; keys unquoted, as old name servers write them."""
-        brokers = f'{{"brokerAddrs":{{0:"{self.address}"}},"brokerName":"broker-a","cluster":"c"}}'
+        brokers = f'{{"brokerAddrs":{{0:"{self.leads_to or self.address}"}},"brokerName":"broker-a","cluster":"c"}}'
         numbers = f'"perm":{perm},"readQueueNums":{queues},"writeQueueNums":{queues},"topicSysFlag":0'
         return f'{{"brokerDatas":[{brokers}],"queueDatas":[{{"brokerName":"broker-a",{numbers}}}]}}'.encode()
 
@@ -113,7 +127,8 @@ class FakeServer:
             except OSError:
                 return  # the test is over
             self._accepted.append(accepted)
-            self._spawn(lambda accepted=accepted: self._serve(accepted))  # type: ignore[misc]
+            if self.reads:
+                self._spawn(lambda accepted=accepted: self._serve(accepted))  # type: ignore[misc]
 
     def _serve(self, accepted: socket.socket) -> None:
         buffer = FrameBuffer()

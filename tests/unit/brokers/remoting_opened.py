@@ -1,0 +1,66 @@
+"""Servers and transports of one test, and the few words that the remoting tests are written in."""
+
+import time
+from collections.abc import Callable
+
+from outbox.brokers.base import (
+    Half,
+    Outgoing,
+)
+from outbox.brokers.remoting.broker import RemotingBroker
+from outbox.brokers.remoting.commands import Request
+from outbox.brokers.remoting.frames import Frame
+from outbox.identity import unique_ids
+from tests.unit.brokers.remoting_server import Behaviour, FakeServer, healthy
+
+GROUP = "group"
+TOPIC = "topic"
+DEADLINE = 20.0
+
+
+def message(**fields: object) -> Outgoing:
+    """A message with an identity of its own."""
+    defaults: dict[str, object] = {"body": b"body", "unique_id": unique_ids.fresh(), "key": "key"}
+    return Outgoing(topic=TOPIC, **{**defaults, **fields})  # type: ignore[arg-type]
+
+
+def half(server: FakeServer) -> Half:
+    """A half that the server's broker holds."""
+    return Half(TOPIC, unique_ids.fresh(), "broker-a", "5 1001", GROUP)
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Waits for the condition."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"not within {DEADLINE} s: {what}"
+        time.sleep(0.01)
+
+
+class Open:
+    """Servers and brokers that end with the test."""
+
+    def __init__(self) -> None:
+        self._closing: list[Callable[[], object]] = []
+
+    def __call__(
+        self, behaviour: Behaviour, *, perm: int = 6, in_flight: int = 512
+    ) -> tuple[FakeServer, RemotingBroker]:
+        """A server of this behaviour that is name server and broker, and a transport to it."""
+        server = FakeServer(behaviour, perm=perm)
+        server.__enter__()
+        broker = RemotingBroker(server.address, GROUP, in_flight=in_flight)
+        self._closing += [server.stop, broker.close]
+        return server, broker
+
+    def close(self) -> None:
+        """Ends all, the transports first."""
+        for close in reversed(self._closing):
+            close()
+
+
+def on_send(respond: Callable[[Frame], bytes | None]) -> Behaviour:
+    """Healthy, except for messages that are sent."""
+    return lambda server, request: (
+        respond(request) if request.code == Request.SEND_MESSAGE_V2 else healthy(server, request)
+    )

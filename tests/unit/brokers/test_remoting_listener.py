@@ -1,0 +1,111 @@
+"""Checks as brokers of 4.9 and 5.x ask them, and nonsense."""
+
+import pytest
+
+from outbox.brokers.base import (
+    Answer,
+    Check,
+    Ended,
+    Half,
+)
+from outbox.brokers.remoting import frames
+from outbox.clock import monotonic
+from outbox.lifecycle import Verdict
+from outbox.verdict import Confirmation
+from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, eventually
+from tests.unit.brokers.remoting_server import healthy, stored_message
+
+
+def check_frame(half_id: str, *, ext: dict[str, str] | None = None, body: bytes | None = None) -> bytes:
+    """A broker's question as 4.9 asks it: without the broker's name."""
+    properties = {"UNIQ_KEY": half_id, "PGROUP": "old group", "TRANSACTION_CHECK_TIMES": "3", "outbox-token": "t"}
+    default = {"tranStateTableOffset": "77", "commitLogOffset": "2002", "msgId": half_id, "transactionId": half_id}
+    content = stored_message(TOPIC, b"body", properties) if body is None else body
+    return frames.encode(39, 1, default if ext is None else ext, content, flag=frames.ONE_WAY)
+
+
+class Listening:
+    """A handler that remembers."""
+
+    def __init__(self, verdict: Verdict | None = None) -> None:
+        self.verdict = verdict
+        self.checks: list[Check] = []
+        self.ended: list[Ended] = []
+
+    def __call__(self, check: Check, answer: Answer) -> None:
+        self.checks.append(check)
+        if self.verdict is None:
+            raise RuntimeError("the row cannot be read")
+        self.ended.append(answer(self.verdict, monotonic() + 10))
+
+
+@pytest.mark.parametrize(("verdict", "word"), [(Verdict.COMMIT, "8"), (Verdict.ROLLBACK, "12"), (Verdict.UNKNOWN, "0")])
+def test_a_check_is_answered_at_its_own_position(opened: Open, verdict: Verdict, word: str) -> None:
+    # Given a listener
+    server, broker = opened(healthy)
+    handler = Listening(verdict)
+    broker.listen([TOPIC], handler, ["old group"])
+    eventually(broker.checks_ready, "the listener is registered")
+    # When the broker asks
+    server.push(check_frame("ABC"))
+    eventually(lambda: bool(handler.ended), "the check is answered")
+    # Then the half is the copy that the check names, and the answer goes there
+    assert handler.ended == [Ended(Confirmation.CONFIRMED)]
+    (check,) = handler.checks
+    assert check.half == Half(TOPIC, "ABC", "broker-a", "77 2002", "old group")
+    assert (check.times, check.properties["outbox-token"]) == (3, "t")
+    eventually(lambda: bool(server.asked(37)), "the answer arrives")
+    (request,) = server.asked(37)
+    assert (request.ext["commitOrRollback"], request.ext["fromTransactionCheck"]) == (word, "true")
+    assert (request.ext["tranStateTableOffset"], request.ext["commitLogOffset"]) == ("77", "2002")
+    assert (request.ext["producerGroup"], request.flag) == ("old group", 2 if verdict is Verdict.UNKNOWN else 0)
+
+
+def test_a_failing_handler_answers_unknown(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
+    # Given a handler that fails; When the broker asks; Then the failure is logged and the half stays open
+    server, broker = opened(healthy)
+    broker.listen([TOPIC], Listening(), ())
+    eventually(broker.checks_ready, "the listener is registered")
+    server.push(check_frame("ABC"))
+    eventually(lambda: bool(server.asked(37)), "the answer arrives")
+    (request,) = server.asked(37)
+    assert (request.ext["commitOrRollback"], request.flag) == ("0", 2)
+    assert "the row cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        check_frame("ABC", body=b""),
+        check_frame("ABC", body=b"noise that is no message"),
+        check_frame("ABC", ext={}),
+        check_frame("ABC", ext={"tranStateTableOffset": "x", "commitLogOffset": "1"}),
+        check_frame("ABC", body=stored_message(TOPIC, b"", {"PGROUP": GROUP})),
+        frames.encode(40, 1, {}, flag=frames.ONE_WAY),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_left_alone(opened: Open, bad: bytes) -> None:
+    # Given a listener; When the broker asks nonsense and then something good; Then only that is answered
+    server, broker = opened(healthy)
+    handler = Listening(Verdict.COMMIT)
+    broker.listen([TOPIC], handler, ())
+    eventually(broker.checks_ready, "the listener is registered")
+    server.push(bad + check_frame("GOOD"))
+    eventually(lambda: bool(handler.ended), "the good check is answered")
+    assert [check.half.half_id for check in handler.checks] == ["GOOD"]
+    assert server.connections == 1
+
+
+def test_the_heartbeat_names_every_group_and_is_repeated_on_a_new_connection(opened: Open) -> None:
+    # Given a listener
+    server, broker = opened(healthy)
+    broker.listen([TOPIC], Listening(Verdict.UNKNOWN), ["old group"])
+    eventually(broker.checks_ready, "the listener is registered")
+    (beat,) = server.asked(34)
+    assert b'"groupName": "group"' in beat.body
+    assert b'"groupName": "old group"' in beat.body
+    # When the connection ends
+    server.hang_up()
+    # Then it is not ready until it has registered again, by itself
+    eventually(lambda: len(server.asked(34)) == 2, "a second heartbeat")
+    eventually(broker.checks_ready, "the listener is registered again")

@@ -1,0 +1,87 @@
+"""What an answer to a look-up proves, and what it does not."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from outbox.brokers.base import (
+    Half,
+)
+from outbox.brokers.remoting.commands import Request
+from outbox.brokers.remoting.frames import Frame
+from outbox.verdict import Sighting
+from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open
+from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored_message
+
+
+def runtime(written: int = 100, behind: int = 0, earliest: int = 0) -> bytes:
+    """The body of a broker's runtime figures."""
+    table = f'"commitLogMaxOffset":"{written}","dispatchBehindBytes":"{behind}","earliestMessageTimeStamp":"{earliest}"'
+    return f'{{"table":{{{table}}}}}'.encode()
+
+
+class LookUps:
+    """A broker that is asked whether a message is visible."""
+
+    def __init__(self, *found: bytes, figures: bytes = runtime(), settings: str = "messageIndexEnable=true") -> None:
+        self.found = b"".join(found)
+        self.figures = [figures]
+        self.settings = f"brokerRole=ASYNC_MASTER\naliyunSecretKey=secret\n{settings}\n"
+
+    def __call__(self, server: FakeServer, request: Frame) -> bytes | None:
+        """Answers the three questions of a look-up."""
+        if request.code == Request.QUERY_MESSAGE:
+            return answer(request, body=self.found) if self.found else answer(request, 22, remark="no message")
+        if request.code == Request.BROKER_CONFIG:
+            return answer(request, body=self.settings.encode())
+        return answer(request, body=self.figures.pop(0) if len(self.figures) > 1 else self.figures[0])
+
+
+NOW = datetime.now(UTC)
+
+
+def named(half_id: str, topic: str = TOPIC) -> bytes:
+    """A visible message of this id."""
+    return stored_message(topic, b"body", {"UNIQ_KEY": half_id})
+
+
+@pytest.mark.parametrize(
+    ("look_ups", "sighting"),
+    [
+        (LookUps(named("other"), named("ABC")), Sighting.VISIBLE),
+        (LookUps(), Sighting.ABSENT),
+        (LookUps(named("other")), Sighting.ABSENT),
+        (LookUps(named("ABC", "another topic")), Sighting.ABSENT),
+        (LookUps(*[named("other")] * 32), Sighting.CANNOT_TELL),
+        (LookUps(b"noise"), Sighting.CANNOT_TELL),
+        (LookUps(settings="messageIndexEnable=false"), Sighting.CANNOT_TELL),
+        (LookUps(settings=""), Sighting.CANNOT_TELL),
+        (LookUps(settings="messageIndexEnable=true\nbrokerRole=SLAVE"), Sighting.CANNOT_TELL),
+        (LookUps(figures=runtime(earliest=int(NOW.timestamp() * 1000) + 1)), Sighting.CANNOT_TELL),
+        (LookUps(figures=runtime(earliest=-1)), Sighting.CANNOT_TELL),
+        (LookUps(figures=runtime(behind=1)), Sighting.CANNOT_TELL),
+        (LookUps(figures=b"{}"), Sighting.CANNOT_TELL),
+        (LookUps(named("ABC"), figures=runtime(behind=1)), Sighting.VISIBLE),
+    ],
+)
+def test_what_a_look_up_proves(opened: Open, look_ups: LookUps, sighting: Sighting) -> None:
+    # Given a broker that answers so; When a half is looked up; Then this is proved
+    _, broker = opened(look_ups)
+    assert broker.find(Half(TOPIC, "ABC", "broker-a", "5 1001", GROUP), NOW) is sighting
+
+
+def test_absence_waits_for_the_index(opened: Open) -> None:
+    # Given an index that is behind at first
+    look_ups = LookUps()
+    look_ups.figures = [runtime(100, 40), runtime(130, 40), runtime(140, 40)]
+    server, broker = opened(look_ups)
+    # When a half is looked up; Then it is absent once everything before the call is in, and was asked for again
+    assert broker.find(Half(TOPIC, "ABC", "broker-a", "5 1001", GROUP), NOW) is Sighting.ABSENT
+    codes = [request.code for request in server.requests if request.code in {12, 28}]
+    assert codes == [28, 12, 28, 28, 12]
+
+
+def test_a_look_up_of_a_broker_that_is_gone_cannot_tell(opened: Open) -> None:
+    # Given a half of a broker that no route names; When it is looked up; Then nothing is proved
+    _, broker = opened(healthy)
+    assert broker.find(Half(TOPIC, "ABC", "broker-z", "5 1001", GROUP), NOW) is Sighting.CANNOT_TELL
