@@ -1,0 +1,246 @@
+"""One pass of the relay: a real store, a broker that answers as the test says."""
+
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+
+from outbox.brokers.base import Ended, Outage, Refused, Stored, Unknown
+from outbox.envelope import Envelopes
+from outbox.lifecycle import State, Verdict
+from outbox.schema import outbox
+from outbox.settings import Settings
+from outbox.store.claims import Claims
+from outbox.store.clock import utc_after
+from outbox.store.commit_leases import CommitLeases
+from outbox.store.database import Database
+from outbox.store.decisions import Decisions, Outcomes
+from outbox.verdict import Confirmation
+from relay.breaker import Breaker
+from relay.events import Events
+from relay.keeper import LeaseKeeper
+from relay.shipping import Pass, Stage
+from tests.integration.rows import added, column, force, state_of
+from tests.integration.scripted import ScriptedBroker
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Relay:
+    """A pass and all that it works with."""
+
+    def __init__(self, database: Database) -> None:
+        self.clock = Clock()
+        self.broker = ScriptedBroker()
+        self.settings = Settings(origin="tests", failure_budget=2)
+        self.breaker = Breaker(1, 4, self.clock)
+        claims = Claims(database)
+        self.stage = Stage(
+            self.broker,
+            claims,
+            Decisions(database),
+            CommitLeases(database),
+            Envelopes("tests/db"),
+            LeaseKeeper(claims, self.settings.lease, self.clock),
+            self.breaker,
+            Events(),
+            self.settings,
+            self.clock,
+        )
+
+    def run(self, decisions: Decisions | None = None) -> int:
+        """Claims and ships once; the number of rows."""
+        stage = self.stage
+        if decisions is not None:
+            fields = {name: getattr(stage, name) for name in Stage.__dataclass_fields__}
+            stage = Stage(**fields | {"decisions": decisions})
+        one = Pass(stage)
+        attempts, since = one.claim()
+        if attempts:
+            one.ship(attempts, since)
+        return len(attempts)
+
+
+def due_now(database: Database, row_id: int) -> None:
+    force(database, row_id, available_at=utc_after(-1))
+
+
+def test_a_row_becomes_a_half_a_decision_and_a_commit(database: Database) -> None:
+    # Given
+    (row_id,) = added(database, payload=b"\x00\xff", tag="paid", headers={"trace": "1"})
+    relay = Relay(database)
+    # When
+    assert relay.run() == 1
+    # Then
+    (message,) = relay.broker.prepared
+    assert (message.body, message.tag, message.key) == (b"\x00\xff", "paid", column(database, row_id, "key"))
+    assert message.properties["trace"] == "1"
+    assert message.properties["outbox-id"] == str(row_id)
+    assert relay.broker.verdicts(Verdict.COMMIT) == [message.unique_id]
+    assert state_of(database, row_id) is State.DELIVERED
+    assert column(database, row_id, "half_id") == message.unique_id
+
+
+def test_a_plain_row_is_sent_once_and_delivered(database: Database) -> None:
+    (row_id,) = added(database)
+    force(database, row_id, mode="plain")
+    relay = Relay(database)
+    relay.run()
+    assert len(relay.broker.prepared) == 1
+    assert relay.broker.endings == []
+    assert state_of(database, row_id) is State.DELIVERED
+
+
+def test_refusals_are_counted_and_end_in_a_dead_row_that_is_kept(database: Database) -> None:
+    # Given a broker that refuses the row, and a budget of two
+    (row_id,) = added(database)
+    relay = Relay(database)
+    relay.broker.on_prepare = lambda _: Refused("no such topic")
+    # When it was refused once, it waits
+    relay.run()
+    assert state_of(database, row_id) is State.PENDING
+    assert column(database, row_id, "failures") == 1
+    assert relay.run() == 0
+    # When it was refused twice
+    due_now(database, row_id)
+    relay.run()
+    # Then it is dead, with the reason
+    assert state_of(database, row_id) is State.DEAD
+    assert column(database, row_id, "reason") == "no such topic"
+
+
+def test_one_refused_row_does_not_stop_the_others(database: Database) -> None:
+    ids = added(database, 3)
+    relay = Relay(database)
+    bad = str(ids[1])
+    relay.broker.on_prepare = lambda it: (
+        Refused("illegal") if it.properties["outbox-id"] == bad else Stored(relay.broker.half(it))
+    )
+    relay.run()
+    assert [state_of(database, it) for it in ids] == [State.DELIVERED, State.PENDING, State.DELIVERED]
+
+
+def test_an_outage_never_uses_up_attempts_and_opens_the_breaker(database: Database) -> None:
+    (row_id,) = added(database)
+    relay = Relay(database)
+    relay.broker.on_prepare = lambda _: Outage("connection refused")
+    for _ in range(5):
+        due_now(database, row_id)
+        relay.clock.now += 100
+        assert relay.run() == 1
+    assert state_of(database, row_id) is State.PENDING
+    assert column(database, row_id, "failures") == 0
+    assert column(database, row_id, "token") is None
+    assert not relay.breaker.closed()
+
+
+def test_an_open_breaker_probes_with_one_row(database: Database) -> None:
+    added(database, 3)
+    relay = Relay(database)
+    relay.breaker.outage()
+    assert relay.run() == 1
+    assert relay.breaker.closed()
+    assert relay.run() == 2
+
+
+def test_an_unknown_half_keeps_its_token_so_that_the_check_back_may_adopt_it(database: Database) -> None:
+    (row_id,) = added(database)
+    relay = Relay(database)
+    relay.broker.on_prepare = lambda _: Unknown("no answer")
+    relay.run()
+    assert state_of(database, row_id) is State.PENDING
+    assert column(database, row_id, "token") == relay.broker.prepared[0].properties["outbox-token"]
+    assert column(database, row_id, "failures") == 0
+    assert relay.broker.endings == []
+
+
+def test_an_unconfirmed_commit_leaves_the_row_committed(database: Database) -> None:
+    (row_id,) = added(database)
+    relay = Relay(database)
+    relay.broker.on_resolve = lambda _: Ended(Confirmation.UNANSWERED)
+    relay.run()
+    assert state_of(database, row_id) is State.COMMITTED
+
+
+def test_a_cancelled_row_has_its_half_rolled_back(database: Database) -> None:
+    # Given a row that is cancelled while its half is on the way
+    (row_id,) = added(database)
+    relay = Relay(database)
+    relay.broker.after_prepare = lambda: force(database, row_id, state=State.CANCELLED, token=None, lease_id=None)
+    # When
+    relay.run()
+    # Then
+    assert relay.broker.verdicts(Verdict.ROLLBACK) == [relay.broker.prepared[0].unique_id]
+    assert relay.broker.verdicts(Verdict.COMMIT) == []
+    assert state_of(database, row_id) is State.CANCELLED
+
+
+def test_a_row_that_another_attempt_holds_has_our_half_rolled_back(database: Database) -> None:
+    (row_id,) = added(database)
+    relay = Relay(database)
+    relay.broker.after_prepare = lambda: force(database, row_id, token="another", lease_id="another")
+    relay.run()
+    assert relay.broker.verdicts(Verdict.ROLLBACK) == [relay.broker.prepared[0].unique_id]
+    assert state_of(database, row_id) is State.PENDING
+
+
+def test_a_half_that_the_check_back_adopted_is_left_alone(database: Database) -> None:
+    # Given a lease that runs out while the half is on its way, and a check-back that adopts that half
+    (row_id,) = added(database)
+    relay = Relay(database)
+
+    def adopted() -> None:
+        due_now(database, row_id)
+        message = relay.broker.prepared[0]
+        assert CommitLeases(database).adopt(row_id, message.properties["outbox-token"], relay.broker.half(message), 15)
+
+    relay.broker.after_prepare = adopted
+    # When the relay decides
+    relay.run()
+    # Then it sends nothing about that half
+    assert relay.broker.endings == []
+    assert state_of(database, row_id) is State.COMMITTED
+
+
+def test_a_pass_whose_lease_is_over_decides_nothing(database: Database) -> None:
+    (row_id,) = added(database)
+    relay = Relay(database)
+
+    def slow() -> None:
+        relay.clock.now += relay.settings.lease + 1
+
+    relay.broker.after_prepare = slow
+    relay.run()
+    assert relay.broker.endings == []
+    assert state_of(database, row_id) is State.PENDING
+
+
+class _AnswerLost(Decisions):
+    """The database committed, and its answer never came."""
+
+    def decide(self, outcomes: Outcomes, commit_lease: float) -> set[int]:
+        super().decide(outcomes, commit_lease)
+        raise OperationalError("COMMIT", {}, ConnectionError("server closed the connection"))
+
+
+def test_an_unknown_decision_sends_neither_commit_nor_rollback(database: Database) -> None:
+    (row_id,) = added(database)
+    relay = Relay(database)
+    relay.run(_AnswerLost(database))
+    assert relay.broker.endings == []
+    assert state_of(database, row_id) is State.COMMITTED
+
+
+def test_passes_are_bounded_by_bytes(database: Database) -> None:
+    added(database, 5, payload=b"x" * (4 << 20))
+    relay = Relay(database)
+    sizes = []
+    while rows := relay.run():
+        sizes.append(rows)
+    assert sizes == [4, 1]
+    with database.transaction() as connection:
+        states = connection.execute(sa.select(outbox.c.state).distinct()).scalars().all()
+    assert states == [State.DELIVERED]
