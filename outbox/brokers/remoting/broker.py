@@ -20,10 +20,11 @@ from outbox.brokers.base import (
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.commands import Sign
 from outbox.brokers.remoting.connections import Connections
+from outbox.brokers.remoting.kinds import half_kind, plain_kind
 from outbox.brokers.remoting.listener import Listener
 from outbox.brokers.remoting.lookup import LookUp
 from outbox.brokers.remoting.routes import Routes
-from outbox.brokers.remoting.sending import Sender, half_kind, plain_kind
+from outbox.brokers.remoting.sending import Sender
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.brokers.remoting.transactions import Transactions
 from outbox.brokers.remoting.window import CAP

@@ -109,6 +109,7 @@ class CheckWorkers:
 
     def _answer(self, half: Half) -> Answer:
         def answer(verdict: Verdict, until: float) -> Ended:
+            """Ends the half at the position of the check."""
             if verdict is Verdict.UNKNOWN:
                 self._transactions.leave_open(half, until)
                 return Ended(Confirmation.CONFIRMED)

@@ -4,13 +4,14 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.commands import Code, Request, Sign
 from outbox.brokers.remoting.connections import Connections, Denied, RemotingError
+from outbox.brokers.remoting.pipeline import exchange
 from outbox.brokers.remoting.polls import GRACE, Polls, Popped
 from outbox.brokers.remoting.receipts import Receipt
 from outbox.brokers.remoting.routes import Routes
@@ -84,6 +85,46 @@ class PopSource:
         """Takes the delivery off for good; False without a request once it has expired."""
         receipt = Receipt.parse(delivery.receipt)
         return self._ask(delivery, receipt, Request.ACK_MESSAGE, self._fields(delivery, receipt)) is not None
+
+    def acknowledge_all(self, deliveries: Sequence[Delivery]) -> list[bool]:
+        """As ``acknowledge`` for each, pipelined: one write and one wait for each broker, an answer for each delivery.
+
+        BATCH_ACK_MESSAGE would answer once for all, and says yes even to a topic that does not exist.
+        """
+        client = self._own()
+        positions: dict[str, list[int]] = {}
+        found = [Receipt.parse(delivery.receipt) for delivery in deliveries]
+        for index, delivery in enumerate(deliveries):
+            if monotonic() < delivery.invisible_until:
+                positions.setdefault(found[index].broker, []).append(index)
+        confirmed = [False] * len(deliveries)
+        for broker, indexes in positions.items():
+            for index in self._acknowledge_at(client, broker, [(i, deliveries[i], found[i]) for i in indexes]):
+                confirmed[index] = True
+        return confirmed
+
+    def _acknowledge_at(
+        self, client: _Client, broker: str, items: Sequence[tuple[int, Delivery, Receipt]]
+    ) -> Iterator[int]:
+        """The indexes of those that one broker confirmed in time."""
+        until = min(monotonic() + GRACE, max(delivery.invisible_until for _, delivery, _ in items))
+        try:
+            address = client.routes.master(items[0][1].topic, broker, until)
+        except RemotingError as problem:
+            log.warning("%d deliveries are not acknowledged: %s", len(items), problem)
+            return
+
+        def encode(first: int) -> list[bytes]:
+            """The requests of one broker."""
+            return [
+                client.connections.request(Request.ACK_MESSAGE, opaque, self._fields(delivery, receipt))
+                for opaque, (_, delivery, receipt) in enumerate(items, first)
+            ]
+
+        answers = exchange(client.connections, address, len(items), encode, until)
+        for (index, delivery, _), answer in zip(items, answers.frames, strict=True):
+            if answer is not None and answer.code == Code.SUCCESS and monotonic() < delivery.invisible_until:
+                yield index
 
     def later(self, delivery: Delivery, delay: float) -> bool:
         """Gives the delivery back: its invisible time now ends after ``delay`` seconds."""

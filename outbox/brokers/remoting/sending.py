@@ -2,22 +2,22 @@
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic
 
-from outbox.brokers.base import Half, Outage, Outgoing, Prepared, Publication, Refused, Sent, Stored, Unknown
+from outbox.brokers.base import Outage, Outgoing, Refused, Unknown
 from outbox.brokers.remoting.commands import NUMBER, STORED, TEXT, Code, Request, Template, quote
 from outbox.brokers.remoting.connections import Connections, RemotingError
 from outbox.brokers.remoting.frames import MAX_FRAME, Frame
+from outbox.brokers.remoting.kinds import Kind, Outcome
 from outbox.brokers.remoting.pipeline import Answers, each, exchange
 from outbox.brokers.remoting.routes import NoRoute, Queue, Route, Routes
 from outbox.brokers.remoting.stored import encode_properties
 from outbox.brokers.remoting.window import CAP, Window
 from outbox.clock import monotonic
 
-Outcome = TypeVar("Outcome")
 Failure = Refused | Unknown | Outage
 
 #: Bytes of bodies that are encoded at once.
@@ -27,36 +27,6 @@ _BODY_MAX: Final = MAX_FRAME - 256 * 1024
 _TEMPLATES_MAX: Final = 1000
 _REFUSALS: Final = frozenset((Code.MESSAGE_ILLEGAL, Code.NO_PERMISSION, Code.TOPIC_NOT_EXIST))
 _OUTAGES: Final = frozenset((Code.BUSY, Code.SERVICE_NOT_AVAILABLE))
-
-
-@dataclass(frozen=True, slots=True)
-class Kind(Generic[Outcome]):
-    """What tells half messages from plain ones."""
-
-    #: ``MessageSysFlag``: 4 is TRANSACTION_PREPARED_TYPE.
-    flag: int
-    #: Properties that the broker reads, in their wire form.
-    properties: str
-    #: The outcome of a message that the broker stored.
-    stored: Callable[[Outgoing, str, Frame], Outcome]
-
-
-def half_kind(group: str) -> Kind[Prepared]:
-    """Half messages of a producer group."""
-
-    def stored(message: Outgoing, broker: str, answer: Frame) -> Prepared:
-        try:
-            handle = f"{int(answer.ext['queueOffset'])} {int(answer.ext['msgId'][-16:], 16)}"
-        except (KeyError, ValueError, TypeError) as problem:
-            return Unknown(f"the broker's answer names no position of the half: {problem!r}")
-        return Stored(Half(message.topic, message.unique_id, broker, handle, group))
-
-    return Kind(4, encode_properties({"TRAN_MSG": "true", "PGROUP": group}), stored)
-
-
-def plain_kind() -> Kind[Publication]:
-    """Plain messages."""
-    return Kind(0, "", lambda message, _broker, _answer: Sent(message.unique_id))
 
 
 @dataclass(slots=True)
@@ -187,6 +157,7 @@ class Sender(Generic[Outcome]):
         """Sends, and fills the outcomes in; whether the broker was busy, or did not answer."""
 
         def encode(first: int) -> list[bytes]:
+            """The requests of the chunk."""
             born = int(time.time() * 1000)
             return [
                 self._template(message.topic).frame(opaque, (queue, born, quote(properties)), message.body)

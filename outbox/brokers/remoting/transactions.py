@@ -86,6 +86,7 @@ class Transactions:
 
     def _end_share(self, share: _Share, outcomes: list[Ended], until: float, from_check: bool) -> None:
         def encode(first: int) -> list[bytes]:
+            """The requests of the share."""
             return [
                 self._template(ending.half, ending.verdict, from_check=from_check).frame(
                     opaque, _values(ending.half, offsets)

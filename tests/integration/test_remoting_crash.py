@@ -1,0 +1,160 @@
+"""The remoting transport while a real broker is killed and comes back on the same store."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import psutil
+import pytest
+
+from outbox.brokers.base import Ending, Outage, Outgoing, Prepared, Stored, Unknown
+from outbox.brokers.remoting.admin import Admin
+from outbox.brokers.remoting.broker import RemotingBroker
+from outbox.clock import monotonic
+from outbox.identity import fresh_token, unique_ids
+from outbox.lifecycle import Verdict
+from outbox.verdict import Confirmation, Sighting
+from tests.services.require import require
+from tests.services.rocketmq import RocketMQ
+
+DEADLINE = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RocketMQ]:
+    """A cluster of this module's own, since its broker is killed."""
+    with require(RocketMQ) as started:
+        yield started
+
+
+@pytest.fixture
+def topic(cluster: RocketMQ) -> str:
+    name = f"topic-{fresh_token()}"
+    cluster.create_topics([name, f"{name}-b"], queues=4)
+    return name
+
+
+@pytest.fixture
+def broker(cluster: RocketMQ) -> Iterator[RemotingBroker]:
+    opened = RemotingBroker(cluster.namesrv, f"group-{fresh_token()}")
+    yield opened
+    opened.close()
+
+
+def messages(topic: str, count: int) -> list[Outgoing]:
+    """Messages with identities of their own."""
+    return [Outgoing(topic, b"x" * 512, unique_ids.fresh(), f"key-{number}") for number in range(count)]
+
+
+def visible(cluster: RocketMQ, topic: str) -> list[str]:
+    """The unique ids in the topic, repeats included."""
+    with Admin(cluster.namesrv) as admin:
+        return sorted(message.properties["UNIQ_KEY"] for message in admin.read(topic))
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Waits for the condition."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"not within {DEADLINE} s: {what}"
+        time.sleep(0.05)
+
+
+def commit_until_confirmed(broker: RemotingBroker, outcomes: list[Prepared]) -> list[str]:
+    """Commits what is stored, again only where nothing was written or answered; the ids of what was confirmed."""
+    left = [Ending(outcome.half, Verdict.COMMIT) for outcome in outcomes if isinstance(outcome, Stored)]
+    ids = sorted(ending.half.half_id for ending in left)
+    end = time.monotonic() + DEADLINE
+    while left:
+        assert time.monotonic() < end, f"{len(left)} commits are not confirmed"
+        ended = broker.resolve(left, monotonic() + 5)
+        left = [each for each, said in zip(left, ended, strict=True) if said.confirmation is not Confirmation.CONFIRMED]
+        time.sleep(0.05)
+    return ids
+
+
+def test_halves_outlive_the_broker_and_its_address_is_found_again(
+    cluster: RocketMQ, broker: RemotingBroker, topic: str
+) -> None:
+    # Given halves at a broker that is killed
+    outcomes = broker.prepare(messages(topic, 50), timeout=20)
+    assert {type(outcome) for outcome in outcomes} == {Stored}
+    halves = [outcome.half for outcome in outcomes if isinstance(outcome, Stored)]
+    cluster.kill_broker()
+    # When they are committed, looked up, and others are sent
+    ended = broker.resolve([Ending(half, Verdict.COMMIT) for half in halves], monotonic() + 2)
+    # Then nothing is confirmed, found or stored, and nobody is blamed
+    assert {each.confirmation for each in ended} == {Confirmation.UNANSWERED}
+    assert broker.find(halves[0], datetime.now(UTC)) is Sighting.CANNOT_TELL
+    assert {type(outcome) for outcome in broker.prepare(messages(topic, 3), timeout=2)} == {Outage}
+    # When it is back; Then the positions from before still commit, once each
+    cluster.restart_broker()
+    ids = commit_until_confirmed(broker, outcomes)
+    eventually(lambda: len(visible(cluster, topic)) >= 50, "all are visible")
+    assert visible(cluster, topic) == ids
+    eventually(lambda: broker.find(halves[0], datetime.now(UTC)) is Sighting.VISIBLE, "the look-up sees it")
+
+
+def test_what_is_in_flight_when_the_broker_dies(cluster: RocketMQ, broker: RemotingBroker, topic: str) -> None:
+    # Given a sender that never stops
+    batches: list[list[Prepared]] = []
+    sent: set[str] = set()
+    over = threading.Event()
+
+    def load() -> None:
+        while not over.is_set():
+            batch = messages(topic, 64)
+            sent.update(outgoing.unique_id for outgoing in batch)
+            batches.append(broker.prepare(batch, timeout=20))
+            over.wait(0.01)
+
+    sender = threading.Thread(target=load)
+    sender.start()
+    eventually(lambda: len(batches) > 10, "the load runs")
+    # When the broker is killed amid it, and comes back
+    cluster.kill_broker()
+    eventually(lambda: any(isinstance(outcome, Outage) for outcome in batches[-1]), "the outage is seen")
+    cluster.restart_broker()
+    eventually(lambda: all(isinstance(outcome, Stored) for outcome in batches[-1]), "halves are stored again")
+    over.set()
+    sender.join(DEADLINE)
+    # Then no message was refused, and every half that was acknowledged commits
+    outcomes = [outcome for batch in batches for outcome in batch]
+    assert {type(outcome) for outcome in outcomes} <= {Stored, Unknown, Outage}
+    ids = commit_until_confirmed(broker, outcomes)
+    eventually(lambda: set(ids) <= set(visible(cluster, topic)), "all that was acknowledged is visible")
+    seen = visible(cluster, topic)
+    assert set(seen) <= sent
+    assert len(seen) == len(set(seen))
+
+
+def test_a_listener_registers_again_by_itself(cluster: RocketMQ, broker: RemotingBroker, topic: str) -> None:
+    # Given a listener, and a half that nobody ends
+    asked: list[str] = []
+    (outcome,) = broker.prepare(messages(topic, 1), timeout=20)
+    assert isinstance(outcome, Stored)
+    broker.listen([topic], lambda check, answer: asked.append(check.half.half_id))
+    eventually(broker.checks_ready, "the listener is registered")
+    eventually(lambda: outcome.half.half_id in asked, "the broker asks")
+    # When the broker is killed
+    cluster.kill_broker()
+    eventually(lambda: not broker.checks_ready(), "the listener knows that nobody asks")
+    # Then, once it is back, it asks again without any call of ours
+    asked.clear()
+    cluster.restart_broker()
+    eventually(broker.checks_ready, "the listener is registered again")
+    eventually(lambda: outcome.half.half_id in asked, "the broker asks again")
+
+
+def test_a_cluster_leaves_nothing_behind() -> None:
+    # Given a cluster; When it is stopped, twice
+    started = require(RocketMQ).start()
+    process = psutil.Process(started.broker.pid)
+    family = [process, *process.children(recursive=True)]
+    folder = started.broker.folder
+    started.stop()
+    started.stop()
+    # Then neither process nor folder is left
+    assert not any(member.is_running() for member in family)
+    assert not folder.exists()
