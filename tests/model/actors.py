@@ -22,10 +22,9 @@ _IDLE: Final[Mapping[Role, _Acting]] = MappingProxyType(
 )
 _BUSY: Final[Mapping[Phase, _Acting]] = MappingProxyType(
     {
-        Phase.CLAIMED: attempts.claimed,
         Phase.HALF_SENT: attempts.renewal,
         Phase.HALF_UNKNOWN: attempts.half_unknown,
-        Phase.HALF_REFUSED: attempts.half_refused,
+        Phase.HALF_NOT_STORED: attempts.half_not_stored,
         Phase.HALF_STORED: attempts.half_stored,
         Phase.ASKED: holders.asked,
         Phase.ADOPT: holders.adopt,
@@ -37,7 +36,7 @@ _BUSY: Final[Mapping[Phase, _Acting]] = MappingProxyType(
         Phase.SETTLE_LEFTOVER: holders.settle,
         Phase.REOPEN: holders.reopen,
         Phase.GIVE_UP: holders.give_up,
-        Phase.ROLLBACK: holders.roll_back,
+        Phase.POSTPONE: holders.postpone,
     }
 )
 
@@ -49,6 +48,6 @@ def successors(world: World, rules: Rules, bounds: Bounds) -> Iterator[Stepped]:
         acting = _IDLE.get(actor.role) if actor.phase is Phase.IDLE else _BUSY.get(actor.phase)
         if acting is not None:
             for label, kind, after in acting(Turn(clean, index, actor, rules, bounds)):
-                yield f"{actor.role.name.lower()} {index} {label}", kind, after
+                yield f"{actor.role.name.lower()} @{index} {label}", kind, after
     yield from broker_steps(clean, rules, bounds)
     yield from environment_steps(clean, rules, bounds)

@@ -1,8 +1,8 @@
 """The broker and the wire: halves at offsets, COMMITs that are late or lost, look-ups, checks, forgetting.
 
 The broker keeps no final state: COMMIT of any stored copy makes a message visible, whatever was said before. A check
-re-appends the half, and an end closes the copy it names only. After ``checks`` checks the half is discarded: asked about
-no more, while its handles still work.
+re-appends the half, and an end closes the copy it names only. After ``checks`` checks the half is discarded: nobody is
+asked about it any more, while its handles still work.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.model.steps import FAULT, PROGRESS, Stepped, Turn
 from tests.model.world import (
     NO_HALF,
     NOBODY,
-    Actor,
+    Age,
     Bounds,
     Commit,
     Half,
@@ -30,12 +30,13 @@ from tests.model.world import (
 def sightings(world: World, half: int, rules: Rules) -> Iterator[tuple[Sighting, bool]]:
     """What ``find`` may say, and whether it is what a healthy broker says."""
     visible = world.visible
-    behind = visible.count > 0 and not visible.indexed
+    behind = visible.number > 0 and not visible.indexed
     if behind and rules.lag_known:
         yield Sighting.CANNOT_TELL, True
         return
     found = visible.half == half and visible.indexed and not visible.expired
-    yield Sighting.VISIBLE if found else Sighting.ABSENT, True
+    outlived = world.row.age is Age.OUTLIVED and rules.reach_known
+    yield Sighting.VISIBLE if found else Sighting.EXPIRED if outlived else Sighting.ABSENT, True
     yield Sighting.CANNOT_TELL, False
 
 
@@ -43,20 +44,27 @@ def sent(turn: Turn) -> World:
     """COMMIT is on the wire."""
     world, actor = turn.world, turn.actor
     breach = "sent COMMIT for a half after ROLLBACK" if world.halves[actor.half - 1].rolled_back else ""
-    wire = (*world.wire, Commit(actor.half, actor.handle, turn.index))
+    wire = (*world.wire, Commit(actor.half, actor.handle, turn.place))
     return turn.then(Phase.COMMIT_SENT, world._replace(wire=wire, breach=breach))
 
 
-def rolled_back(world: World, actor: Actor) -> Iterator[Stepped]:
-    """ROLLBACK was written.
+def ended(turn: Turn, label: str, *, rollback: bool, breach: str = "") -> Iterator[Stepped]:
+    """The actor is done, and has told the broker ROLLBACK or nothing.
 
-    It arrives at once or never: one that is late only closes a copy later, and until then the world is the one in
-    which it was lost.
+    ROLLBACK arrives at once or never: one that is late only closes a copy later, and until then the world is the one
+    in which it was lost.
     """
-    half = world.halves[actor.half - 1]._replace(rolled_back=True)
-    yield "sends ROLLBACK, which is lost", FAULT, world._replace(halves=with_half(world, actor.half, half))
-    half = _closed(half, actor.handle)
-    yield "sends ROLLBACK", PROGRESS, world._replace(halves=with_half(world, actor.half, half))
+    done = turn.then(Phase.IDLE)._replace(breach=breach)
+    if not rollback:
+        yield label, PROGRESS, done
+        return
+    number = turn.actor.half
+    # Said on the word of a claim that a crash of the database may take back, it is not held against a later COMMIT:
+    # the broker carries that out all the same.
+    told = done.halves[number - 1]._replace(rolled_back=turn.world.durable is None)
+    yield f"{label}; its ROLLBACK is lost", FAULT, with_half(done, number, told)
+    closed = _closed(told, turn.actor.handle)
+    yield f"{label}; rolls half #{number} back", PROGRESS, with_half(done, number, closed)
 
 
 def _closed(half: Half, handle: int) -> Half:
@@ -79,25 +87,25 @@ def broker_steps(world: World, rules: Rules, bounds: Bounds) -> Iterator[Stepped
 
 def _half_arrival(world: World, number: int, half: Half, bounds: Bounds) -> Iterator[Stepped]:
     stored = half._replace(flying=False, stored=True, open=True)
-    there = world._replace(halves=with_half(world, number, stored))
-    nowhere = world._replace(halves=with_half(world, number, half._replace(flying=False)))
+    there = with_half(world, number, stored)
+    nowhere = with_half(world, number, half._replace(flying=False))
     sender = _attempt(world, number)
     if sender == NOBODY:
-        yield f"half {number} arrives", PROGRESS, there
-        yield f"half {number} is lost", FAULT, nowhere
+        yield f"half #{number} arrives", PROGRESS, there
+        yield f"half #{number} is lost", FAULT, nowhere
         return
-    yield f"half {number} arrives and is answered", PROGRESS, _to(there, sender, Phase.HALF_STORED)
-    yield f"half {number} is refused", FAULT, _to(nowhere, sender, Phase.HALF_REFUSED)
+    yield f"half #{number} arrives and is answered", PROGRESS, with_actor(there, sender, Phase.HALF_STORED)
+    yield f"half #{number} is not stored", FAULT, with_actor(nowhere, sender, Phase.HALF_NOT_STORED)
     # The request is still on its way, or was stored and only its answer is lost: nobody but the broker knows.
-    yield f"half {number} is not answered", FAULT, _to(world, sender, Phase.HALF_UNKNOWN)
+    yield f"half #{number} is not answered", FAULT, with_actor(world, sender, Phase.HALF_UNKNOWN)
     repeated = number + bounds.tokens
     if bounds.repeats_halves and number <= bounds.tokens and not world.halves[repeated - 1].stored:
-        again = world._replace(halves=with_half(world, repeated, stored))
-        yield f"half {number} is sent again as {repeated}", FAULT, again
+        again = with_half(world, repeated, stored)
+        yield f"half #{number} is sent again as #{repeated}", FAULT, again
         yield (
-            f"half {number} is sent again as {repeated}, which is answered",
+            f"half #{number} is sent again as #{repeated}, which is answered",
             FAULT,
-            _to(again, sender, Phase.HALF_STORED, half=repeated),
+            with_actor(again, sender, Phase.HALF_STORED, half=repeated),
         )
 
 
@@ -107,14 +115,10 @@ def _attempt(world: World, half: int) -> int:
     return next(waiting, NOBODY)
 
 
-def _to(world: World, index: int, phase: Phase, **changes: int) -> World:
-    return world._replace(actors=with_actor(world, index, phase, **changes))
-
-
 def _arrival(world: World, place: int, rules: Rules) -> Iterator[Stepped]:
     commit = world.wire[place]
     left = world._replace(wire=(*world.wire[:place], *world.wire[place + 1 :]))
-    name = f"COMMIT of half {commit.half} at copy {commit.handle}"
+    name = f"COMMIT of half #{commit.half} at copy {commit.handle}"
     half = world.halves[commit.half - 1]
     if half.stored and commit.handle >= half.kept:
         done, confirmation = _made_visible(left, commit), Confirmation.CONFIRMED
@@ -130,9 +134,9 @@ def _arrival(world: World, place: int, rules: Rules) -> Iterator[Stepped]:
 
 def _made_visible(world: World, commit: Commit) -> World:
     half = _closed(world.halves[commit.half - 1], commit.handle)
-    count = min(2, world.visible.count + 1)
+    count = min(2, world.visible.number + 1)
     visible = Visible(count, commit.half, indexed=False, expired=False)
-    return world._replace(halves=with_half(world, commit.half, half), visible=visible)
+    return with_half(world, commit.half, half)._replace(visible=visible)
 
 
 def answered(world: World, commit: Commit, confirmation: Confirmation, rules: Rules) -> World:
@@ -140,24 +144,28 @@ def answered(world: World, commit: Commit, confirmation: Confirmation, rules: Ru
     sender = commit.sender
     if sender == NOBODY or world.actors[sender].phase is not Phase.COMMIT_SENT:
         return world
-    if confirmation is Confirmation.GONE and world.actors[sender].role is Role.RECONCILER:
-        return _to(world, sender, Phase.GONE)
+    role = world.actors[sender].role
+    if confirmation is Confirmation.GONE and role is not Role.RELAY:
+        return with_actor(world, sender, Phase.GONE)
+    if confirmation is Confirmation.DENIED and role is Role.RECONCILER:
+        return with_actor(world, sender, Phase.POSTPONE)
     settles = rules.after_commit(confirmation) is Next.SETTLE
-    return _to(world, sender, Phase.SETTLE if settles else Phase.IDLE)
+    return with_actor(world, sender, Phase.SETTLE if settles else Phase.IDLE)
 
 
 def _checks(world: World, number: int, half: Half, bounds: Bounds) -> Iterator[Stepped]:
     if not half.open:
-        yield f"the broker forgets that half {number} was ended", FAULT, _but(world, number, half._replace(open=True))
+        forgotten = with_half(world, number, half._replace(open=True))
+        yield f"the broker crashes and forgets that half #{number} was ended", FAULT, forgotten
         return
     if half.copies == bounds.checks:
         return
-    asked = _but(world, number, half._replace(copies=half.copies + 1))
-    yield f"a check of half {number} is lost", FAULT, asked
-    for index, actor in enumerate(world.actors):
+    asked = with_half(world, number, half._replace(copies=half.copies + 1))
+    yield f"a check of half #{number} is lost", FAULT, asked
+    for place, actor in enumerate(world.actors):
         if actor.role is Role.CHECK_BACK and actor.phase is Phase.IDLE:
-            told = _to(asked, index, Phase.ASKED, half=number, handle=half.copies + 1)
-            yield f"the broker asks check-back {index} about half {number}", FAULT, told
+            told = with_actor(asked, place, Phase.ASKED, half=number, handle=half.copies + 1)
+            yield f"the broker asks check-back @{place} about half #{number}", FAULT, told
             return
 
 
@@ -165,22 +173,19 @@ def _forgetting(world: World, number: int, half: Half, bounds: Bounds) -> Iterat
     """The copies expire from the commit log, oldest first."""
     row = world.row
     inert = number not in (row.half, world.visible.half) and token_of(number, bounds) != row.token
-    if not inert and not bounds.expiry:
+    if not inert and not bounds.halves_expire:
         return
     if inert or half.kept == half.copies:
         gone = NO_HALF._replace(rolled_back=half.rolled_back)
-        yield f"half {number} expires", PROGRESS if inert else FAULT, _but(world, number, gone)
+        yield f"half #{number} expires", PROGRESS if inert else FAULT, with_half(world, number, gone)
     else:
-        yield f"copy {half.kept} of half {number} expires", FAULT, _but(world, number, half._replace(kept=half.kept + 1))
-
-
-def _but(world: World, number: int, half: Half) -> World:
-    return world._replace(halves=with_half(world, number, half))
+        younger = with_half(world, number, half._replace(kept=half.kept + 1))
+        yield f"copy {half.kept} of half #{number} expires", FAULT, younger
 
 
 def _index(world: World, bounds: Bounds) -> Iterator[Stepped]:
     visible = world.visible
-    if visible.count and not visible.indexed:
+    if visible.number and not visible.indexed:
         yield "the index catches up", PROGRESS, world._replace(visible=visible._replace(indexed=True))
-    elif bounds.expiry and visible.count and not world.row.recent and not visible.expired:
+    elif bounds.decisions_age and visible.number and world.row.age is Age.OUTLIVED and not visible.expired:
         yield "the message expires", FAULT, world._replace(visible=visible._replace(expired=True))

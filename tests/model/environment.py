@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from outbox.lifecycle import State, endings
+from outbox.lifecycle import Move, State, endings, sources_of
 from outbox.verdict import Confirmation
 from tests.model import moves
 from tests.model.broker import answered
 from tests.model.rules import Rules
 from tests.model.steps import FAULT, PROGRESS, Stepped
-from tests.model.world import NO_MESSAGE, NOBODY, Bounds, Phase, World, with_actor
+from tests.model.world import NO_MESSAGE, NOBODY, Age, Bounds, Phase, World, with_actor
 
 _PURGED = tuple(state for state in endings() if state is not State.DEAD)
 
@@ -20,7 +20,7 @@ def environment_steps(world: World, rules: Rules, bounds: Bounds) -> Iterator[St
     if bounds.operator:
         yield from _operator(world, rules, bounds)
     if bounds.retention and world.row.state in _PURGED:
-        row = world.row._replace(state=None, token=0, half=0, handle=0, holder=NOBODY, live=False, recent=False)
+        row = world.row._replace(state=None, token=0, half=0, handle=0, holder=NOBODY, live=False, age=Age.YOUNG)
         yield "retention deletes the row", FAULT, world._replace(row=row, durable=None)
     if world.durable is not None:
         yield "the database crashes", FAULT, world._replace(row=world.durable, durable=None)
@@ -30,19 +30,19 @@ def _deaths(world: World) -> Iterator[Stepped]:
     """A process that dies, or drops its work for any other reason, leaves only what database and broker know."""
     for index, actor in enumerate(world.actors):
         if actor.phase is not Phase.IDLE:
-            after = with_actor(world, index, Phase.IDLE)
-            yield f"{actor.role.name.lower()} {index} dies", FAULT, world._replace(actors=after)
+            yield f"{actor.role.name.lower()} @{index} dies", FAULT, with_actor(world, index, Phase.IDLE)
 
 
 def _clock(world: World, rules: Rules, bounds: Bounds) -> Iterator[Stepped]:
     if world.row.live:
         yield "the lease is over", PROGRESS, _lease_over(world, rules)
-    elif bounds.expiry and world.row.recent:
-        yield "the decision grows old", FAULT, world._replace(row=world.row._replace(recent=False))
+    elif bounds.decisions_age and world.row.state in sources_of(Move.REOPEN) and world.row.age is not Age.OUTLIVED:
+        older = Age(world.row.age + 1)
+        yield f"the decision is {older.name}", FAULT, world._replace(row=world.row._replace(age=older))
     for index, actor in enumerate(world.actors):
         # Of a lease that the row does not know any more; the window of the row's own closes with it.
         if actor.window and not (world.row.live and world.row.holder == index):
-            yield f"the window of {index} closes", PROGRESS, _window_closed(world, index)
+            yield f"the window of @{index} closes", PROGRESS, _window_closed(world, index)
 
 
 def _lease_over(world: World, rules: Rules) -> World:

@@ -1,30 +1,23 @@
 """Breadth-first exploration: every reachable world, the shortest way to a broken property, and where no end is left."""
 
+import gc
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tests.model.actors import successors
 from tests.model.canonical import canonical
+from tests.model.explain import Counterexample, explained
 from tests.model.properties import PROPERTIES, ended
 from tests.model.rules import AS_BUILT, Rules
 from tests.model.steps import Kind
-from tests.model.world import Bounds, World, initial
+from tests.model.world import Bounds, Phase, World, initial
 
 #: Says what is wrong with a world, or nothing.
 Property = Callable[[World], str]
 _FOREVER = "no good end can be reached from here"
-
-
-@dataclass(frozen=True, slots=True)
-class Counterexample:
-    """The shortest way into trouble, in words."""
-
-    what: str
-    steps: list[str]
-
-    def __str__(self) -> str:
-        return "\n".join([f"{self.what}, after:", *(f"{i:3}. {step}" for i, step in enumerate(self.steps, 1))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +29,8 @@ class Report:
     depth: int
     #: States in which the row has ended well, by the state of the row.
     ends: Mapping[str, int]
+    #: What some actor was about to do in some state.
+    phases: frozenset[Phase]
     counterexample: Counterexample | None
 
 
@@ -75,12 +70,24 @@ def explore(
     limit: int = 50_000_000,
 ) -> Report:
     """Explores everything within ``bounds``; stops at the first world that breaks a property."""
-    graph = _Graph()
+    with _without_collector():
+        return _explored(_Graph(), bounds, rules, properties, check_ends=check_ends, limit=limit)
+
+
+def _explored(
+    graph: _Graph,
+    bounds: Bounds,
+    rules: Rules,
+    properties: Mapping[str, Property],
+    *,
+    check_ends: bool,
+    limit: int,
+) -> Report:
     graph.add(canonical(initial(bounds), bounds), 0)
     for number in _numbers(graph, limit):
         for _, kind, after in successors(graph.worlds[number], rules, bounds):
             graph.steps += 1
-            target, new = graph.add(canonical(after, bounds), number)
+            target, new = graph.add(after if after in graph.numbers else canonical(after, bounds), number)
             if kind is Kind.PROGRESS and check_ends:
                 graph.lead(number, target)
             wrong = _wrong(graph.worlds[target], properties) if new else ""
@@ -88,6 +95,18 @@ def explore(
                 return _report(graph, _told(graph, target, wrong, rules, bounds))
     stuck = _stuck(graph) if check_ends else None
     return _report(graph, None if stuck is None else _told(graph, stuck, _FOREVER, rules, bounds))
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Worlds are trees: nothing of them is ever a cycle, and looking for one costs a third of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _numbers(graph: _Graph, limit: int) -> Iterator[int]:
@@ -121,11 +140,11 @@ def _stuck(graph: _Graph) -> int | None:
 
 
 def _report(graph: _Graph, counterexample: Counterexample | None) -> Report:
-    ends: dict[str, int] = {}
-    for world in graph.worlds:
-        if ended(world):
-            ends[str(world.row.state)] = ends.get(str(world.row.state), 0) + 1
-    return Report(len(graph.worlds), graph.steps, len(_path(graph, len(graph.worlds) - 1)), ends, counterexample)
+    worlds = graph.worlds
+    depth = len(_path(graph, len(worlds) - 1))
+    ends = Counter(str(world.row.state) for world in worlds if ended(world))
+    phases = frozenset(actor.phase for world in worlds for actor in world.actors)
+    return Report(len(worlds), graph.steps, depth, ends, phases, counterexample)
 
 
 def _path(graph: _Graph, number: int) -> list[int]:
@@ -138,14 +157,5 @@ def _path(graph: _Graph, number: int) -> list[int]:
 
 
 def _told(graph: _Graph, number: int, what: str, rules: Rules, bounds: Bounds) -> Counterexample:
-    """The way there with names that last: replayed without renaming, step by step."""
-    world = initial(bounds)
-    steps: list[str] = []
-    for target in _path(graph, number):
-        label, world = next(
-            (label, after)
-            for label, _, after in successors(world, rules, bounds)
-            if canonical(after, bounds) == graph.worlds[target]
-        )
-        steps.append(label)
-    return Counterexample(what, steps)
+    worlds = [graph.worlds[0], *(graph.worlds[it] for it in _path(graph, number))]
+    return Counterexample(what, explained(worlds, rules, bounds))

@@ -7,16 +7,12 @@ from typing import Final
 from outbox.lifecycle import Move, target_of
 from outbox.verdict import Next, RowView, Step
 from tests.model import moves
-from tests.model.broker import rolled_back, sent, sightings
+from tests.model.broker import ended, sent, sightings
 from tests.model.steps import FAULT, PROGRESS, Stepped, Turn
-from tests.model.world import Phase, Role, Row, World, token_of
+from tests.model.world import Age, Phase, Role, Row, World, token_of
 
 _ANSWERS: Final[Mapping[Step, Phase]] = MappingProxyType(
     {
-        Step.ROLLBACK: Phase.ROLLBACK,
-        Step.UNKNOWN: Phase.IDLE,
-        # Said only of a row that is presumed delivered; no transport of this model presumes.
-        Step.COMMIT: Phase.COMMIT,
         Step.ADOPT: Phase.ADOPT,
         Step.TAKE_OVER: Phase.TAKE_OVER,
     }
@@ -37,7 +33,14 @@ def asked(turn: Turn) -> Iterator[Stepped]:
     view = moves.row_view(turn.world.row, turn.bounds)
     answer = turn.rules.verdict(view, moves.half_view(turn.actor.half, turn.bounds))
     breach = "answered a check of a half that has no row" if view is None and answer is not Step.UNKNOWN else ""
-    yield f"reads the row: {answer}", PROGRESS, turn.then(_ANSWERS[answer], turn.world._replace(breach=breach))
+    label = f"reads the row: {answer}"
+    if answer is Step.COMMIT:
+        # Said only of a row that is presumed delivered, and needs no lease; no transport of this model presumes.
+        yield f"{label}; answers so", PROGRESS, sent(turn)
+    elif answer in _ANSWERS:
+        yield label, PROGRESS, turn.then(_ANSWERS[answer], turn.world._replace(breach=breach))
+    else:
+        yield from ended(turn, label, rollback=answer is Step.ROLLBACK, breach=breach)
 
 
 def adopt(turn: Turn) -> Iterator[Stepped]:
@@ -46,7 +49,7 @@ def adopt(turn: Turn) -> Iterator[Stepped]:
     if row is turn.world.row:
         yield "comes too late to adopt", PROGRESS, turn.then(Phase.ASKED)
     else:
-        chosen = moves.written(turn.world, row, turn.bounds, by=turn.index)
+        chosen = moves.written(turn.world, row, turn.bounds, by=turn.place)
         yield "adopts the half", PROGRESS, _holding(turn, chosen)
 
 
@@ -57,7 +60,7 @@ def take_over(turn: Turn) -> Iterator[Stepped]:
         return
     taken = _taken_over(turn)
     if turn.rules.half_compared and taken.row.half != turn.actor.half:
-        yield "takes the lease over and finds another half", PROGRESS, turn.then(Phase.IDLE, taken)
+        yield "takes the lease over and finds another half", PROGRESS, turn.then(Phase.ASKED, taken)
     else:
         yield "takes the commit lease over", PROGRESS, _holding(turn, taken)
 
@@ -72,28 +75,28 @@ def reconcile(turn: Turn) -> Iterator[Stepped]:
 
 def _taken_over(turn: Turn) -> World:
     row = moves.taken_over(turn.world.row, turn)
-    return moves.written(turn.world, row, turn.bounds, durable=turn.rules.take_over_durable, by=turn.index)
+    return moves.written(turn.world, row, turn.bounds, durable=turn.rules.take_over_durable, by=turn.place)
 
 
-def _holding(turn: Turn, world: World, **changes: int) -> World:
+def _holding(turn: Turn, world: World, *, half: int | None = None, handle: int | None = None) -> World:
     phase = Phase.LOOK_UP if turn.rules.look_up_first else Phase.COMMIT
-    return turn.then(phase, world, window=True, **changes)
+    return turn.then(phase, world, half=half, handle=handle, window=True)
 
 
 def look_up(turn: Turn) -> Iterator[Stepped]:
     """Before a COMMIT that may be a second one."""
-    for sighting, healthy in sightings(turn.world, turn.actor.half, turn.rules):
+    for sighting, healthy in sightings(turn.world, _named(turn), turn.rules):
         phase = _NEXT[turn.rules.after_look_up(sighting)]
         if phase is Phase.SETTLE and turn.actor.role is Role.CHECK_BACK:
             phase = Phase.SETTLE_LEFTOVER
-        yield f"looks half {turn.actor.half} up: {sighting}", PROGRESS if healthy else FAULT, turn.then(phase)
+        yield f"looks half #{_named(turn)} up: {sighting}", PROGRESS if healthy else FAULT, turn.then(phase)
 
 
 def gone(turn: Turn) -> Iterator[Stepped]:
     """The broker does not find the half at its handle any more."""
     for sighting, healthy in sightings(turn.world, turn.actor.half, turn.rules):
-        phase = _NEXT[turn.rules.after_gone(sighting, decided_recently=turn.world.row.recent)]
-        yield f"looks half {turn.actor.half} up again: {sighting}", PROGRESS if healthy else FAULT, turn.then(phase)
+        phase = _NEXT[turn.rules.after_gone(sighting, decided_recently=turn.world.row.age is Age.YOUNG)]
+        yield f"looks half #{turn.actor.half} up again: {sighting}", PROGRESS if healthy else FAULT, turn.then(phase)
 
 
 def commit(turn: Turn) -> Iterator[Stepped]:
@@ -103,17 +106,22 @@ def commit(turn: Turn) -> Iterator[Stepped]:
     believed = RowView(target_of(Move.COMMIT), str(token_of(half, turn.bounds)), str(half), lease_over=not window)
     holds = window or not (rules.window and rules.commit_lease)
     if rules.may_commit(believed, moves.half_view(half, turn.bounds), holds_lease=holds):
-        yield f"sends COMMIT of half {half}", PROGRESS, sent(turn)
+        yield f"sends COMMIT of half #{half}", PROGRESS, sent(turn)
     else:
         yield "sends nothing: its window is closed", PROGRESS, turn.then(Phase.IDLE)
 
 
 def settle(turn: Turn) -> Iterator[Stepped]:
     """Delivered; a check-back that found the message visible ends the copy it was asked about."""
-    row = moves.settled(turn.world.row, turn.actor.half)
+    row = moves.settled(turn.world.row, _named(turn))
     after = turn.world if row is turn.world.row else moves.written(turn.world, row, turn.bounds, durable=False)
     leftover = turn.actor.phase is Phase.SETTLE_LEFTOVER
-    yield "settles", PROGRESS, turn.then(Phase.ROLLBACK if leftover else Phase.IDLE, after)
+    yield from ended(turn._replace(world=after), "settles", rollback=leftover)
+
+
+def _named(turn: Turn) -> int:
+    """The half that is looked up and settled: the actor's own, unless it works with whatever the row names."""
+    return turn.actor.half if turn.rules.half_compared else turn.world.row.half
 
 
 def reopen(turn: Turn) -> Iterator[Stepped]:
@@ -127,10 +135,10 @@ def give_up(turn: Turn) -> Iterator[Stepped]:
 
 
 def _end(turn: Turn, row: Row) -> World:
-    after = turn.world if row is turn.world.row else moves.written(turn.world, row, turn.bounds, by=turn.index)
+    after = turn.world if row is turn.world.row else moves.written(turn.world, row, turn.bounds, by=turn.place)
     return turn.then(Phase.IDLE, after)
 
 
-def roll_back(turn: Turn) -> Iterator[Stepped]:
-    """The half has lost, or is a leftover copy."""
-    yield from rolled_back(turn.then(Phase.IDLE), turn.actor)
+def postpone(turn: Turn) -> Iterator[Stepped]:
+    """The broker denies the COMMIT for a reason that repeating it does not mend."""
+    yield "postpones the row", PROGRESS, _end(turn, moves.postponed(turn.world.row, turn))

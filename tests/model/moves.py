@@ -4,7 +4,7 @@ from outbox.lifecycle import Move, State, after, sources_of
 from outbox.verdict import HalfView, RowView
 from tests.model.rules import Rules
 from tests.model.steps import Turn
-from tests.model.world import NOBODY, NONE, Bounds, Row, World, token_of
+from tests.model.world import NOBODY, NONE, Age, Bounds, Row, World, token_of
 
 _CLAIMABLE = sources_of(Move.COMMIT)
 _UNSETTLED = sources_of(Move.REOPEN)
@@ -46,14 +46,14 @@ def claimable(row: Row) -> bool:
 def own_attempt(row: Row, turn: Turn) -> bool:
     """Whether the row is pending under the actor's token and lease."""
     rules = turn.rules
-    token = not rules.decide_compares_token or row.token == token_of(turn.actor.half, turn.bounds)
-    lease = not (rules.lease_id_compared and rules.decide_compares_token) or row.holder == turn.index
+    token = not rules.token_compared or row.token == token_of(turn.actor.half, turn.bounds)
+    lease = not rules.lease_id_compared or row.holder == turn.place
     return row.state in _CLAIMABLE and token and lease
 
 
 def decided(row: Row, turn: Turn) -> Row:
     """The row with the actor's half chosen, under a commit lease of its own; the caller has compared."""
-    chosen = row._replace(half=turn.actor.half, handle=turn.actor.handle, recent=True)
+    chosen = row._replace(half=turn.actor.half, handle=turn.actor.handle, age=Age.YOUNG)
     return taken_over(chosen, turn)._replace(state=_target(row, Move.COMMIT))
 
 
@@ -71,14 +71,14 @@ def may_take_over(row: Row, rules: Rules) -> bool:
 
 def taken_over(row: Row, turn: Turn) -> Row:
     """The row under a fresh commit lease."""
-    return row._replace(holder=turn.index, live=turn.rules.commit_lease)
+    return row._replace(holder=turn.place, live=turn.rules.commit_lease)
 
 
 def settled(row: Row, half: int) -> Row:
     """Delivered, whoever says it."""
     if row.state not in _UNSETTLED or row.half != half:
         return row
-    return row._replace(state=_target(row, Move.DELIVER), holder=NOBODY)
+    return row._replace(state=_target(row, Move.DELIVER), holder=NOBODY, handle=0)
 
 
 def reopened(row: Row, turn: Turn) -> Row:
@@ -96,7 +96,12 @@ def given_up(row: Row, turn: Turn) -> Row:
 
 
 def _held(row: Row, turn: Turn) -> bool:
-    return row.holder == turn.index or not turn.rules.lease_id_compared
+    return row.holder == turn.place or not turn.rules.lease_id_compared
+
+
+def postponed(row: Row, turn: Turn) -> Row:
+    """Nobody acts on it for a while; only for the holder."""
+    return row._replace(live=True) if row.state in _UNSETTLED and _held(row, turn) else row
 
 
 def buried(row: Row, rules: Rules) -> Row:
@@ -124,7 +129,7 @@ def requeued(row: Row, rules: Rules) -> Row:
 
 def _fresh(row: Row, to: State, rules: Rules) -> Row:
     cleared = _no_attempt(row, rules)
-    return cleared._replace(state=to, half=NONE, handle=0, live=False, recent=False, lost_track=False)
+    return cleared._replace(state=to, half=NONE, handle=0, live=False, age=Age.YOUNG, lost_track=False)
 
 
 def _no_attempt(row: Row, rules: Rules) -> Row:

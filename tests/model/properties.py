@@ -14,19 +14,20 @@ def one_message(world: World) -> str:
     Cancelling, burying, reopening and requeueing included. One act is the operator's own: requeueing a row that died
     because its outcome was unknown may repeat a message that was visible before; what follows is counted afresh.
     """
-    return "two visible messages for one row" if world.visible.count > 1 else ""
+    return "two visible messages for one row" if world.visible.number > 1 else ""
 
 
 def delivered_is_visible(world: World) -> str:
-    """Delivered only with a message that is, or was, visible."""
-    return "delivered without a message" if world.row.state is State.DELIVERED and not world.visible.count else ""
+    """Delivered only if the message of the half that the row names is, or was, visible."""
+    delivered, visible = world.row.state is State.DELIVERED, world.visible
+    return "delivered without its message" if delivered and visible.half != world.row.half else ""
 
 
 def unpublished_is_invisible(world: World) -> str:
     """No message of a row that is pending, cancelled or dead by refusal; dead by lost track may have one."""
     row = world.row
     unpublished = row.state in (State.PENDING, State.CANCELLED, State.DEAD) and not row.lost_track
-    return f"{row.state} with a visible message" if unpublished and world.visible.count else ""
+    return f"{row.state} with a visible message" if unpublished and world.visible.number else ""
 
 
 def no_breach(world: World) -> str:
@@ -38,6 +39,7 @@ def no_breach(world: World) -> str:
     return world.breach
 
 
+_ENDED: Final = (None, *endings())
 PROPERTIES: Final[Mapping[str, Callable[[World], str]]] = MappingProxyType(
     {
         "one message": one_message,
@@ -50,4 +52,4 @@ PROPERTIES: Final[Mapping[str, Callable[[World], str]]] = MappingProxyType(
 
 def ended(world: World) -> bool:
     """A good end: the row owes nothing, or has been deleted after it owed nothing."""
-    return world.row.state is None or world.row.state in endings()
+    return world.row.state in _ENDED

@@ -41,6 +41,8 @@ class Rules:
     look_up_first: bool = True
     #: A look-up says "cannot tell" while the index is behind.
     lag_known: bool = True
+    #: A look-up never says "absent" of a decision that the broker's store does not go back to.
+    reach_known: bool = True
     #: The one assumption: a COMMIT that was written arrives or dies before its lease is over.
     commit_in_time: bool = True
     #: adopt compares that the attempt's lease is over.
@@ -49,8 +51,8 @@ class Rules:
     take_over_waits: bool = True
     #: cancel, bury, requeue and reopen set the token to NULL.
     token_cleared: bool = True
-    #: decide compares the token.
-    decide_compares_token: bool = True
+    #: decide, and every other write of an attempt, compares its token.
+    token_compared: bool = True
     #: A commit lease that was taken survives a crash of the database.
     take_over_durable: bool = True
     #: The check-back acts only if the row it took over still names the half it was asked about.

@@ -19,7 +19,7 @@ class Kind(IntEnum):
 PROGRESS = Kind.PROGRESS
 FAULT = Kind.FAULT
 
-#: Label, kind, and the world after it.
+#: Label, kind, and the world after it; in the label, @ stands before an actor and # before a half (``explain``).
 Stepped = tuple[str, Kind, World]
 
 
@@ -27,12 +27,19 @@ class Turn(NamedTuple):
     """One actor in one world."""
 
     world: World
-    index: int
+    place: int
     actor: Actor
     rules: Rules
     bounds: Bounds
 
-    def then(self, phase: Phase, world: World | None = None, **changes: int) -> World:
+    def then(
+        self,
+        phase: Phase,
+        world: World | None = None,
+        *,
+        half: int | None = None,
+        handle: int | None = None,
+        window: bool = False,
+    ) -> World:
         """The world (given, or this one) with the actor in another phase."""
-        world = world or self.world
-        return world._replace(actors=with_actor(world, self.index, phase, **changes))
+        return with_actor(world or self.world, self.place, phase, half=half, handle=handle, window=window)

@@ -19,26 +19,24 @@ class Phase(IntEnum):
 
     IDLE = 0
     # A relay's attempt, up to its decision.
-    CLAIMED = 1
-    HALF_SENT = 2
-    HALF_UNKNOWN = 3
-    HALF_REFUSED = 4
-    HALF_STORED = 5
+    HALF_SENT = 1
+    HALF_UNKNOWN = 2
+    HALF_NOT_STORED = 3
+    HALF_STORED = 4
     # A check-back with a question.
-    ASKED = 6
-    ADOPT = 7
-    TAKE_OVER = 8
+    ASKED = 5
+    ADOPT = 6
+    TAKE_OVER = 7
     # The holder of a commit lease.
-    LOOK_UP = 9
-    COMMIT = 10
-    COMMIT_SENT = 11
-    GONE = 12
-    SETTLE = 13
-    SETTLE_LEFTOVER = 14
-    REOPEN = 15
-    GIVE_UP = 16
-    # Whoever learnt that a half has lost.
-    ROLLBACK = 17
+    LOOK_UP = 8
+    COMMIT = 9
+    COMMIT_SENT = 10
+    GONE = 11
+    SETTLE = 12
+    SETTLE_LEFTOVER = 13
+    REOPEN = 14
+    GIVE_UP = 15
+    POSTPONE = 16
 
 
 class Role(IntEnum):
@@ -47,6 +45,16 @@ class Role(IntEnum):
     RELAY = 0
     CHECK_BACK = 1
     RECONCILER = 2
+
+
+class Age(IntEnum):
+    """How old the decision is, measured by how long the broker keeps its files."""
+
+    YOUNG = 0
+    #: More than half of that.
+    OLD = 1
+    #: The broker's store does not go back to it any more.
+    OUTLIVED = 2
 
 
 class Row(NamedTuple):
@@ -62,14 +70,13 @@ class Row(NamedTuple):
     holder: int
     #: ``available_at`` is ahead.
     live: bool
-    #: The decision is younger than half the broker's file retention.
-    recent: bool
+    age: Age
     #: Dead because the outcome of a commit cannot be known any more.
     lost_track: bool
 
 
 class Half(NamedTuple):
-    """A half at the broker: ``copies`` re-appended ones beside the first, of which those before ``kept`` are expired."""
+    """A half at the broker, as copies 0 to ``copies``; each check adds one, and those before ``kept`` are expired."""
 
     flying: bool
     stored: bool
@@ -84,7 +91,7 @@ class Half(NamedTuple):
 class Visible(NamedTuple):
     """Messages that consumers can see, counted up to two, and whether a look-up finds them."""
 
-    count: int
+    number: int
     half: int
     indexed: bool
     expired: bool
@@ -126,16 +133,18 @@ class World(NamedTuple):
 class Bounds:
     """How far the exploration goes, and which misfortunes it tries."""
 
-    relays: int = 2
-    check_backs: int = 2
+    relays: int = 1
+    check_backs: int = 1
     reconcilers: int = 1
     #: Tokens in use at once; one whose half has expired is used again, so that attempts are not counted.
     tokens: int = 2
     #: Checks of one half before the broker discards it.
     checks: int = 1
     operator: bool = False
-    #: Halves, and messages of old decisions, expire from the commit log although somebody still wants them.
-    expiry: bool = False
+    #: Halves expire from the commit log although somebody still wants them.
+    halves_expire: bool = False
+    #: Decisions grow old, and then messages expire.
+    decisions_age: bool = False
     #: A transport that sends a half twice, under two ids, for one call.
     repeats_halves: bool = False
     #: The database crashes and loses what was not written durably.
@@ -149,7 +158,7 @@ NO_MESSAGE = Visible(0, NONE, indexed=False, expired=False)
 
 def initial(bounds: Bounds) -> World:
     """A row that was just added, and nothing else."""
-    row = Row(INITIAL, NONE, NONE, 0, NOBODY, live=False, recent=False, lost_track=False)
+    row = Row(INITIAL, NONE, NONE, 0, NOBODY, live=False, age=Age.YOUNG, lost_track=False)
     roles = (
         [Role.RELAY] * bounds.relays + [Role.CHECK_BACK] * bounds.check_backs + [Role.RECONCILER] * bounds.reconcilers
     )
@@ -157,9 +166,12 @@ def initial(bounds: Bounds) -> World:
     return World(row, None, halves, (), tuple(idle(role) for role in roles), NO_MESSAGE, "")
 
 
+_AT_REST = {role: Actor(role, Phase.IDLE, NONE, 0, window=False) for role in Role}
+
+
 def idle(role: Role) -> Actor:
     """An actor that remembers nothing."""
-    return Actor(role, Phase.IDLE, NONE, 0, window=False)
+    return _AT_REST[role]
 
 
 def token_of(half: int, bounds: Bounds) -> int:
@@ -167,23 +179,33 @@ def token_of(half: int, bounds: Bounds) -> int:
     return half if half <= bounds.tokens else half - bounds.tokens
 
 
-def with_half(world: World, half: int, value: Half) -> tuple[Half, ...]:
-    """The halves with one replaced."""
-    return (*world.halves[: half - 1], value, *world.halves[half:])
+# Spelled out in the next two, since they are half of the exploration's time.
+def with_half(world: World, half: int, value: Half) -> World:
+    """The world with one half replaced."""
+    halves = (*world.halves[: half - 1], value, *world.halves[half:])
+    return World(world.row, world.durable, halves, world.wire, world.actors, world.visible, world.breach)
 
 
-def with_actor(world: World, index: int, phase: Phase, **changes: int) -> tuple[Actor, ...]:
-    """The actors with one in another phase."""
-    actor = world.actors[index]
-    after = idle(actor.role) if phase is Phase.IDLE else actor._replace(phase=phase, **changes)
-    return (*world.actors[:index], after, *world.actors[index + 1 :])
+def with_actor(
+    world: World, index: int, phase: Phase, *, half: int | None = None, handle: int | None = None, window: bool = False
+) -> World:
+    """The world with one actor in another phase; ``window``: a commit window opens for it."""
+    role, _, old_half, old_handle, old_window = world.actors[index]
+    after = idle(role)
+    if phase is not Phase.IDLE:
+        half = old_half if half is None else half
+        handle = old_handle if handle is None else handle
+        after = Actor(role, phase, half, handle, window or old_window)
+    actors = (*world.actors[:index], after, *world.actors[index + 1 :])
+    return World(world.row, world.durable, world.halves, world.wire, actors, world.visible, world.breach)
 
 
 def used(world: World, bounds: Bounds) -> set[int]:
     """The tokens that somebody or something still names."""
-    halves = {world.row.token, world.row.half, world.visible.half}
+    named = {world.row.token, world.row.half, world.visible.half}
+    named.update(actor.half for actor in world.actors)
+    named.update(commit.half for commit in world.wire)
+    named.update(number for number, half in enumerate(world.halves, 1) if half.stored or half.flying)
     if world.durable is not None:
-        halves |= {world.durable.token, world.durable.half}
-    halves |= {actor.half for actor in world.actors} | {commit.half for commit in world.wire}
-    halves |= {number for number, half in enumerate(world.halves, 1) if half.stored or half.flying}
-    return {token_of(half, bounds) for half in halves}
+        named.update((world.durable.token, world.durable.half))
+    return {token_of(half, bounds) for half in named} if bounds.repeats_halves else named
