@@ -121,6 +121,9 @@ def locked(connection: Connection, claim: Claim) -> Earlier | None:
     """The row, locked until the transaction ends; None: another transaction has it. The database frees it on death."""
     if connection.dialect.name == "postgresql":
         return _row(connection, _select(claim).with_for_update(skip_locked=True))
+    if connection.dialect.name in MYSQL_FAMILY:
+        # Answers to reads do not tell the driver that a transaction is open, and the guard asks the driver.
+        connection.exec_driver_sql("START TRANSACTION")
     try:
         return _row(connection, _select(claim).with_for_update(nowait=True))
     except DBAPIError as error:

@@ -61,29 +61,36 @@ class Guard:
         self.session.close()
 
     def undo(self) -> None:
-        """Makes sure that nothing is kept, whatever the handler did to session and connection."""
-        if self._committing or self._broken:
-            # SQLAlchemy may believe that the transaction is over while the driver still has it open.
-            self._connection.invalidate()
-        self.session.close()
-        self._connection.rollback()
+        """Makes sure that nothing is kept, whatever the handler did; raises if it is too late for that."""
+        try:
+            self.check_ending()
+        finally:
+            if self._committing or self._broken:
+                # SQLAlchemy may believe that the transaction is over while the driver still has it open.
+                self._connection.invalidate()
+            self.session.close()
+            self._connection.rollback()
 
     def check(self) -> None:
         """Raises unless everything since the claim is still in the one open transaction."""
-        state = transaction_state(self._connection)
         if self._broken:
             raise TransactionBroken(self._broken)
         if self.session.get_transaction() is not self._root or not self._root.is_active:
             raise TransactionBroken(f"the handler ended its session's transaction; {_REMEDY}")
         if self._connection.get_transaction() is not self._transaction:
             raise TransactionBroken(f"the handler ended the connection's transaction; {_REMEDY}")
-        if self._ended_unseen or state is TransactionState.NONE:
-            raise CommittedEarly(
-                f"the transaction was ended behind the inbox's back, what it had written may be durable; {_REMEDY}"
-            )
-        if state is TransactionState.ABORTED:
+        self.check_ending()
+        if transaction_state(self._connection) is TransactionState.ABORTED:
             raise TransactionBroken(
                 "the handler swallowed a database error that had aborted the transaction; let it rise"
+            )
+
+    def check_ending(self) -> None:
+        """Raises if the inbox row may be durable already without all that belongs to it."""
+        self._look()
+        if self._ended_unseen:
+            raise CommittedEarly(
+                f"the transaction was ended behind the inbox's back, what it had written may be durable; {_REMEDY}"
             )
 
     def saw(self, error: Exception) -> bool:
@@ -96,14 +103,20 @@ class Guard:
             self._refuse("the handler called commit() on the connection")
 
     def before(self, statement: str) -> None:
-        """Refuses a statement that would end the transaction."""
-        self.look()
+        """Refuses a statement that would end the transaction, or that comes after its end and would stand alone."""
+        if self._connection.get_transaction() is not self._transaction:
+            self._refuse("the handler ended the transaction and went on")
+        self.check_ending()
         on_mysql = self._connection.dialect.name in MYSQL_FAMILY
         if _ENDS.match(statement) or (on_mysql and _ENDS_ON_MYSQL.match(statement)):
             self._refuse(f"the handler's statement {statement.split()[0]} ends the transaction")
 
-    def look(self) -> None:
+    def _look(self) -> None:
         """Notices that the transaction ended unseen: by a procedure on MySQL, or on the driver's own connection."""
+        if self._committing or self._connection.get_transaction() is not self._transaction:
+            return
+        if self._connection.invalidated or (self._last_error and self._connection.dialect.name == "sqlite"):
+            return  # ended by an error: nothing was kept
         if transaction_state(self._connection) is TransactionState.NONE:
             self._ended_unseen = True
 
@@ -125,7 +138,6 @@ def watch(engine: Engine) -> None:
     """Lets guards see the engine's statements; connections without a guard pass untouched."""
     event.listen(engine, "commit", _on_commit)
     event.listen(engine, "before_cursor_execute", _on_statement)
-    event.listen(engine, "after_cursor_execute", _on_answer)
     event.listen(engine, "handle_error", _on_error)
 
 
@@ -141,11 +153,6 @@ def _on_commit(connection: Connection) -> None:
 def _on_statement(connection: Connection, _cursor: object, statement: str, *_: Any) -> None:
     if guard := _guard_of(connection):
         guard.before(statement)
-
-
-def _on_answer(connection: Connection, *_: Any) -> None:
-    if guard := _guard_of(connection):
-        guard.look()
 
 
 def _on_error(context: ExceptionContext) -> None:

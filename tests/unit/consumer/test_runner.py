@@ -30,9 +30,7 @@ QUICK = RunnerSettings(receive_wait=0.02, outage_rest=0.01, outage_rest_most=0.0
 
 
 @contextmanager
-def running(
-    source: FakeSource, strategy: FakeStrategy, settings: RunnerSettings = QUICK
-) -> Iterator[threading.Event]:
+def running(source: FakeSource, strategy: FakeStrategy, settings: RunnerSettings = QUICK) -> Iterator[threading.Event]:
     """A runner in a thread; stopped and drained at the end."""
     stop = threading.Event()
     thread = threading.Thread(target=Runner(source, strategy, settings).run, args=(stop,))

@@ -1,0 +1,86 @@
+"""A consumer process that tests start, synchronise and kill: ``python -m tests.integration.consumer.child …``.
+
+``child.py race URL KEYS FAILS`` waits for a line, then processes the keys in order and prints each outcome; the first
+FAILS handler calls in this process fail after their effect. ``child.py crash URL POINT`` processes the key "k" and
+stops at POINT, saying so, until it is killed.
+"""
+
+import sys
+import threading
+import time
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from outbox.consumer import Inbox, Message, Runner, RunnerSettings
+from outbox.store.database import Database
+from tests.integration.consumer.shop import record, shop
+from tests.unit.consumer.fakes import FakeSource, delivery
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def stop_here() -> None:
+    """Never returns; the test kills the process."""
+    say("here")
+    while True:
+        time.sleep(60)
+
+
+def race(url: str, keys: str, fails: str) -> None:
+    failures = iter(range(int(fails)))
+
+    def step(message: Message, session: Session) -> None:
+        record(message, session)
+        if next(failures, None) is not None:
+            raise ValueError("after the effect")
+
+    inbox = shop(url, step, lock_timeout=20)
+    say("ready")
+    sys.stdin.readline()
+    for key in keys.split(","):
+        say(type(inbox.process(delivery(keys=(key,), body=key.encode()))).__name__)
+    inbox.close()
+
+
+class Stopping(FakeSource):
+    """Stops before it acknowledges."""
+
+    def acknowledge(self, delivery: object) -> bool:
+        stop_here()
+        return False
+
+
+def crash(url: str, point: str) -> None:
+    database = Database(url, statement_timeout=20)
+
+    def step(message: Message, session: Session) -> None:
+        if point == "inside the handler":
+            stop_here()
+        record(message, session)
+        if point == "after the last write":
+            stop_here()
+
+    inbox: Inbox = shop(database.engine, step, row_lock=point == "after the reservation")
+    if point == "after the claim":
+        event.listen(database.engine, "after_cursor_execute", _stop_after_claim)
+    if point == "after the reservation":
+        event.listen(database.engine, "commit", lambda _: event.listen(database.engine, "begin", lambda _: stop_here()))
+    source = Stopping()
+    source.put(delivery(keys=("k",), body=b"same"))
+    if point == "after reception":
+        source.receive(1, 1.0)
+        stop_here()
+    Runner(source, inbox, RunnerSettings(threads=1)).run(threading.Event())
+
+
+def _stop_after_claim(_connection: sa.Connection, _cursor: object, statement: str, *_: object) -> None:
+    if "outbox_inbox" in statement:
+        stop_here()
+
+
+if __name__ == "__main__":
+    {"race": race, "crash": crash}[sys.argv[1]](*sys.argv[2:])
