@@ -22,17 +22,18 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deplo
     """A migrated database and a broker with a topic of the test's own, on each stack."""
     backend = request.param.split("-")[0]
     if backend == "sqlite":
-        yield from _deployed(tmp_path, f"sqlite:///{tmp_path}/shop.db", *_embedded(tmp_path))
+        yield from deployed(tmp_path, f"sqlite:///{tmp_path}/shop.db", *_embedded(tmp_path))
         return
     server = request.getfixturevalue({"postgresql": "postgres", "mariadb": "mariadb"}[backend])
     namesrv = request.getfixturevalue("rocketmq")
     with fresh_database(server) as url:
-        yield from _deployed(tmp_path, url, *_rocketmq(namesrv))
+        yield from deployed(tmp_path, url, *rocketmq_stack(namesrv))
 
 
-def _deployed(
+def deployed(
     folder: Path, database_url: str, broker_url: str, topic: str, visible: Callable[[], list[str]]
 ) -> Iterator[Deployment]:
+    """A deployment on these; everything that it started ends with it."""
     database = Database(database_url)
     migrate.upgrade(database)
     database.close()
@@ -52,7 +53,8 @@ def _embedded(folder: Path) -> tuple[str, str, Callable[[], list[str]]]:
     return f"embedded://{folder}/broker.db", "payments", visible
 
 
-def _rocketmq(namesrv: str) -> tuple[str, str, Callable[[], list[str]]]:
+def rocketmq_stack(namesrv: str) -> tuple[str, str, Callable[[], list[str]]]:
+    """Broker URL, a fresh topic, and how to see its messages."""
     topic = f"payments-{fresh_token()}"
     create_topics(namesrv, [topic, f"{topic}-other"], queues=4)
 
