@@ -29,7 +29,7 @@ from outbox.verdict import Confirmation
 from tests.unit.brokers.embedded_bench import GROUP, TOPIC, Bench, end, prepare
 
 INTERVAL, INVISIBLE = 30.0, 20.0
-TIMING = BrokerTiming(transaction_timeout=6, check_interval=INTERVAL, max_checks=3, max_retries=2, listener_expiry=1e9)
+TIMING = BrokerTiming(transaction_timeout=6, check_interval=INTERVAL, max_checks=2, max_retries=2, listener_expiry=1e9)
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -80,7 +80,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.waiting.pop(half.handle, None)
         self.visible[half.half_id] += verdict is Verdict.COMMIT
 
-    @rule(target=handles, seconds=st.sampled_from([1.0, 7.0, INTERVAL]))
+    @rule(target=handles, seconds=st.sampled_from([7.0, INTERVAL, INTERVAL + 7]))
     def let_time_pass(self, seconds: float) -> MultipleResults[Half]:
         self.bench.clock.advance(seconds)
         return multiple(*self.run_a_round()) if self.bench.clock.now >= self.next_round else multiple()
