@@ -41,10 +41,10 @@ bench: services ## Run one benchmark: make bench NAME=relay
 	@$(RUN) -m benchmarks.$(NAME) $(ARGS)
 
 model: $(DEVELOPMENT) ## Explore the protocol with wider bounds than the tests do
-	@OUTBOX_MODEL=wide $(RUN) -m pytest tests/model --timeout=0 $(ARGS)
+	@$(RUN) -m tests.model $(ARGS)
 
 crash: services ## Kill processes and servers at every step, longer than the tests do
-	@OUTBOX_CRASH=long $(RUN) -m pytest tests/crash --timeout=0 $(ARGS)
+	@OUTBOX_CRASH=long $(RUN) -m pytest $(wildcard tests/crash tests/acceptance) --timeout=0 $(ARGS)
 
 services: $(DEVELOPMENT)
 	@.ci/services.sh
