@@ -34,10 +34,10 @@ SMALL: Final[Mapping[str, Range]] = MappingProxyType(
 
 WIDE: Final[Mapping[str, Range]] = MappingProxyType(
     {
-        "two relays, two check-backs": Range(Bounds(relays=2, check_backs=2), 60_000),
+        "two relays, two check-backs": Range(Bounds(relays=2, check_backs=2), 55_000),
         "two checks of each half": Range(Bounds(checks=2), 50_000),
-        "three relays, three tokens": Range(Bounds(relays=3, tokens=3, check_backs=0), 100_000),
-        "two relays, an operator, retention": Range(Bounds(relays=2, operator=True, retention=True), 60_000),
+        "three relays, three tokens": Range(Bounds(relays=3, tokens=3, check_backs=0), 30_000),
+        "two relays, an operator, retention": Range(Bounds(relays=2, operator=True, retention=True), 45_000),
         "the database crashes, three tokens": Range(Bounds(tokens=3, database_crash=True), 150_000),
         "everything expires": Range(Bounds(halves_expire=True, decisions_age=True, operator=True), 200_000),
         "a transport repeats halves, two tokens": Range(Bounds(tokens=2, repeats_halves=True), 500_000),

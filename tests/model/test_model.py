@@ -46,4 +46,4 @@ def test_a_protocol_with_a_part_left_out_is_caught(name: str) -> None:
     # Then there is a way into trouble, told step by step
     assert report.counterexample is not None, f"{name} went unnoticed in {report.states} states"
     print(f"{name}: {report.counterexample}")
-    assert report.counterexample.steps[0].endswith("claims")
+    assert "claims" in report.counterexample.steps[0]
