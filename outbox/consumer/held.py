@@ -49,9 +49,16 @@ class Held:
         with self._lock:
             self._answered = True
             if monotonic() >= self._delivery.invisible_until:
-                log.warning("message %s: %s too late, it will come again", self._delivery.unique_id, what)
-            elif not call(self._delivery):
+                log.warning("message %s: too late for its %s, it comes again", self._delivery.unique_id, what)
+            elif not self._confirmed(what, call):
                 log.warning("message %s: %s not confirmed, it may come again", self._delivery.unique_id, what)
+
+    def _confirmed(self, what: str, call: Callable[[Delivery], bool]) -> bool:
+        try:
+            return call(self._delivery)
+        except Exception:
+            log.exception("message %s: %s failed", self._delivery.unique_id, what)
+            return False
 
 
 class Holdings:

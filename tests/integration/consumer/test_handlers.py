@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -111,15 +112,19 @@ def test_a_commit_behind_the_inbox_is_parked_and_never_passes_for_done(
     assert keys_done(engine) == ["k"]
 
 
+def execute(_: Message, session: Session, sql: str) -> None:
+    session.execute(sa.text(sql))
+
+
 def test_a_statement_that_commits_implicitly_is_refused(migrated_url: str, engine: Engine) -> None:
     # Given MySQL, where DDL commits
     if not migrated_url.startswith(("mysql", "mariadb")):
-        step: Step = lambda _, session: session.execute(sa.text("CREATE TABLE made (id INTEGER)"))  # noqa: E731
+        step = partial(execute, sql="CREATE TABLE made (id INTEGER)")
         # When DDL is part of the transaction, as elsewhere / Then it is allowed
         assert twice(migrated_url, once(step)) == (Processed(), Duplicate())
         return
     for statement in ("CREATE TABLE made (id INTEGER)", "TRUNCATE effects", "SET autocommit = 1"):
-        first, _ = twice(migrated_url, once(lambda _, session, sql=statement: session.execute(sa.text(sql))))
+        first, _ = twice(migrated_url, once(partial(execute, sql=statement)))
         # When it is tried / Then it is refused before it happens
         assert isinstance(first, Retry)
         assert "ends the transaction" in first.reason
