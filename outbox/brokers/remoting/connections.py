@@ -78,10 +78,14 @@ class Connections:
             return connection
         with self._lock:
             line = self._lines.setdefault(address, _Line())
-        with line.lock:
+        if not line.lock.acquire(timeout=max(0.0, until - monotonic())):
+            raise Away(f"{address} is being dialled, and has not answered in time")
+        try:
             if line.connection is None or not line.connection.is_open:
                 line.connection = self._redial(address, line, until)
             return line.connection
+        finally:
+            line.lock.release()
 
     def peek(self, address: str) -> Connection | None:
         """The open connection to ``host:port``, if there is one."""

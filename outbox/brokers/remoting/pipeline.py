@@ -1,7 +1,7 @@
 """Requests to one broker, pipelined: many written at once, the answers collected together."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -60,8 +60,17 @@ def _reason(connection: Connection, batch: Exchange) -> str:
 
 def each(pool: Executor, work: Callable[[Share], None], shares: Sequence[Share]) -> None:
     """Does ``work`` for every share at the same time; the last in this thread, which is all there is to one broker."""
-    others = [pool.submit(work, share) for share in shares[:-1]]
+    others = [_submit(pool, work, share) for share in shares[:-1]]
     for share in shares[-1:]:
         work(share)
     for other in others:
-        other.result()
+        if other is not None:
+            other.result()
+
+
+def _submit(pool: Executor, work: Callable[[Share], None], share: Share) -> "Future[None] | None":
+    try:
+        return pool.submit(work, share)
+    except RuntimeError:  # the transport was closed meanwhile: the work finds no connection, and says so
+        work(share)
+        return None

@@ -159,9 +159,11 @@ class Routes:
     def _ask(self, code: Request, ext: Mapping[str, str], timeout: float) -> bytes:
         """Asks the name servers in turn, the last good one first; ``NoRoute`` where one says so, ``Away``."""
         problems = []
-        for address in list(self._name_servers):
+        until, addresses = monotonic() + timeout, list(self._name_servers)
+        for place, address in enumerate(addresses):
+            share = max(0.0, until - monotonic()) / (len(addresses) - place)
             try:
-                answer = self._connections.call(address, code, ext, timeout=timeout)
+                answer = self._connections.call(address, code, ext, timeout=share)
             except RemotingError as problem:
                 problems.append(str(problem))
                 continue

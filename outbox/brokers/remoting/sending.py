@@ -141,8 +141,9 @@ class Sender(Generic[Outcome]):
             count = len(message.properties.keys() | own.keys())
             if properties.count("\x01") != count or properties.count("\x02") != count:
                 outcomes[index] = Refused("properties, key or tag: a character \\x01 or \\x02 cannot be carried")
-            elif len(message.body) > _BODY_MAX:
-                outcomes[index] = Refused(f"body of {len(message.body)} bytes: no broker accepts more than {_BODY_MAX}")
+            elif not 0 < len(message.body) <= _BODY_MAX:
+                size = len(message.body)
+                outcomes[index] = Refused(f"body of {size} bytes: a broker accepts 1 byte (4.9: none) to {_BODY_MAX}")
             else:
                 sendable.append((index, message, queue, properties + fixed))
         return sendable

@@ -192,7 +192,8 @@ def test_a_topic_that_is_read_only_waits(opened: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"key": "a\x01b"}, {"tag": "\x02"}, {"properties": {"a\x01": ""}}, {"body": bytes(17 << 20)}]
+    "fields",
+    [{"key": "a\x01b"}, {"tag": "\x02"}, {"properties": {"a\x01": ""}}, {"body": bytes(17 << 20)}, {"body": b""}],
 )
 def test_what_would_break_the_message_is_refused_here(opened: Open, fields: dict[str, object]) -> None:
     # Given such a message between good ones; When they are sent; Then only it is refused, and nothing of it is written
