@@ -82,12 +82,12 @@ class Checker:
 
         An answer other than "done" changes nothing here: the reconciler finds out once this lease is over.
         """
-        looked = self._commits.look_up(holding)
+        (looked,) = self._commits.look_up([holding], until)
         if looked is Next.COMMIT:
             ended = answer(Verdict.COMMIT, until)
             self._count(check, "commit")
             if after_commit(ended.confirmation) is Next.SETTLE:
-                self._commits.settle(holding)
+                self._commits.settle([holding])
             return
         # Visible already: the half that the broker asks about is a leftover copy.
         said = Verdict.ROLLBACK if looked is Next.SETTLE else Verdict.UNKNOWN

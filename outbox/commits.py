@@ -8,10 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outbox import faults
-from outbox.brokers.base import Broker, Ended, Ending
+from outbox.brokers.base import Broker, Ended, Ending, Sought
+from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.store.commit_leases import CommitLeases, Holding
-from outbox.verdict import Confirmation, Next, after_commit, after_gone, after_look_up
+from outbox.verdict import Confirmation, Next, Sighting, after_commit, after_gone, after_look_up
+
+#: Seconds for the look-up of a half that the broker no longer finds at its handle. No COMMIT hangs on it.
+_LAST_LOOK = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,39 +35,45 @@ class Commits:
         self._leases = leases
         self._recent = broker_retention / 2
 
-    def look_up(self, holding: Holding) -> Next:
-        """What the look-up of the half says; a visible one is settled at once."""
-        step = after_look_up(self._broker.find(holding.half, holding.decided_at))
-        if step is Next.SETTLE:
-            self.settle(holding)
-        return step
+    def look_up(self, holdings: Sequence[Holding], until: float) -> list[Next]:
+        """What the look-ups of the halves say; the visible ones are settled at once."""
+        steps = [after_look_up(sighting) for sighting in self._sightings(holdings, until)]
+        self.settle([holding for holding, step in zip(holdings, steps, strict=True) if step is Next.SETTLE])
+        return steps
 
     def finish(self, holdings: Sequence[Holding], until: float) -> list[Finding]:
         """Looks all up, commits the absent ones by their stored handles before ``until``, acts on the answers."""
-        looked = [(holding, self.look_up(holding)) for holding in holdings]
+        looked = list(zip(holdings, self.look_up(holdings, until), strict=True))
         absent = [holding for holding, step in looked if step is Next.COMMIT]
         faults.point("commits.before_write")
         ended = self._broker.resolve([Ending(it.half, Verdict.COMMIT) for it in absent], until) if absent else []
+        self.settle(
+            [it for it, end in zip(absent, ended, strict=True) if after_commit(end.confirmation) is Next.SETTLE]
+        )
         committed = [self._after_end(holding, end) for holding, end in zip(absent, ended, strict=True)]
         return [Finding(holding, step) for holding, step in looked if step is not Next.COMMIT] + committed
 
+    def settle(self, holdings: Sequence[Holding]) -> None:
+        """The broker made these halves visible."""
+        if holdings:
+            self._leases.settle((holding.row_id, holding.half.half_id) for holding in holdings)
+
+    def _sightings(self, holdings: Sequence[Holding], until: float) -> list[Sighting]:
+        return self._broker.find([Sought(holding.half, holding.decided_at) for holding in holdings], until)
+
     def _after_end(self, holding: Holding, end: Ended) -> Finding:
-        """Acts on the broker's answer to a COMMIT: settles, or finds out what a lost handle means."""
+        """Acts on an answer other than "done": finds out what a lost handle means."""
         step = after_commit(end.confirmation)
         if end.confirmation is Confirmation.GONE:
-            sighting = self._broker.find(holding.half, holding.decided_at)
+            (sighting,) = self._sightings([holding], monotonic() + _LAST_LOOK)
             step = after_gone(sighting, decided_recently=holding.age < self._recent)
-        self._act(holding, step, end.reason)
+            self._act(holding, step, end.reason)
         return Finding(holding, step, end)
 
     def _act(self, holding: Holding, step: Next, reason: str) -> None:
         act: dict[Next, Callable[[], object]] = {
-            Next.SETTLE: lambda: self.settle(holding),
+            Next.SETTLE: lambda: self.settle([holding]),
             Next.REOPEN: lambda: self._leases.reopen(holding, f"half lost, never visible: {reason}"),
             Next.GIVE_UP: lambda: self._leases.give_up(holding, f"outcome unknown: {reason}"),
         }
         act.get(step, lambda: None)()
-
-    def settle(self, holding: Holding) -> None:
-        """The broker made the half visible."""
-        self._leases.settle([(holding.row_id, holding.half.half_id)])

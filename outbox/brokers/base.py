@@ -110,6 +110,14 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Sought:
+    """A half that is looked up, and when the database chose it (aware)."""
+
+    half: Half
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """The broker's question: what became of this half?"""
 
@@ -172,12 +180,13 @@ class Broker(Protocol):
         """Sends plain messages, pipelined; one wire attempt each; outcomes in order, within ``timeout`` seconds."""
         ...
 
-    def find(self, half: Half, since: datetime) -> Sighting:
-        """Looks for a visible message with the half's unique id, at the broker that holds the half.
+    def find(self, sought: Sequence[Sought], until: float) -> list[Sighting]:
+        """Looks for visible messages with the halves' unique ids, each at the broker that holds the half; in order.
 
         ABSENT only from the master, with the message index on and caught up with everything that was stored before
-        the call, from a store that is older than ``since`` (when the half was decided, an aware datetime), over a
-        range with a day's margin on both sides. Everything else is CANNOT_TELL. Never raises.
+        the call, from a store that is older than the half's decision, over a range with a day's margin on both sides.
+        Everything else is CANNOT_TELL, and so is whatever is not known by ``until`` (``outbox.clock.monotonic``
+        seconds). Never raises.
         """
         ...
 

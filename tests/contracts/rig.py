@@ -11,12 +11,24 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from outbox.brokers.base import Answer, Broker, Capabilities, Check, Ended, Ending, Half, Outgoing, Prepared, Stored
+from outbox.brokers.base import (
+    Answer,
+    Broker,
+    Capabilities,
+    Check,
+    Ended,
+    Ending,
+    Half,
+    Outgoing,
+    Prepared,
+    Sought,
+    Stored,
+)
 from outbox.brokers.source import Delivery, Source
 from outbox.clock import monotonic
 from outbox.identity import unique_ids
 from outbox.lifecycle import Verdict
-from outbox.verdict import Confirmation
+from outbox.verdict import Confirmation, Sighting
 
 POLL = 0.02
 
@@ -172,6 +184,12 @@ class Asked:
 def soon() -> float:
     """A time limit that no healthy broker misses."""
     return monotonic() + 10
+
+
+def look_up(broker: Broker, half: Half, since: datetime) -> Sighting:
+    """What the broker knows of one half."""
+    (sighting,) = broker.find([Sought(half, since)], soon())
+    return sighting
 
 
 def await_check(rig: Rig, asked: Asked, half: Half, times: int = 1) -> Check:

@@ -2,11 +2,23 @@
 
 from datetime import UTC, datetime
 
-from outbox.brokers.base import Ending, Outage, Refused, Sent
+from outbox.brokers.base import Ending, Outage, Refused, Sent, Sought
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import Rig, end_one, eventually, ids, message, now, prepare_one, publish, settled_ids
+from tests.contracts.rig import (
+    Rig,
+    end_one,
+    eventually,
+    ids,
+    look_up,
+    message,
+    now,
+    prepare_one,
+    publish,
+    settled_ids,
+    soon,
+)
 
 
 def test_a_plain_message_is_visible_once(rig: Rig, topic: str, group: str) -> None:
@@ -40,9 +52,24 @@ def test_a_visible_message_is_found(rig: Rig, topic: str, group: str) -> None:
     eventually(lambda: ids(rig, topic) == [half.half_id], rig.deadline, "the message is visible")
     # When it is looked up; Then it is seen, or the transport cannot look
     if rig.capabilities.finds:
-        eventually(lambda: broker.find(half, decided) is Sighting.VISIBLE, rig.deadline, "the look-up sees it")
+        eventually(lambda: look_up(broker, half, decided) is Sighting.VISIBLE, rig.deadline, "the look-up sees it")
     else:
-        assert broker.find(half, decided) is Sighting.CANNOT_TELL
+        assert look_up(broker, half, decided) is Sighting.CANNOT_TELL
+
+
+def test_many_halves_are_looked_up_at_once_and_in_order(rig: Rig, topic: str, group: str) -> None:
+    # Given halves of which every other one was committed
+    broker = rig.open(group)
+    halves = [
+        publish(broker, message(topic)) if number % 2 else prepare_one(broker, message(topic)) for number in range(6)
+    ]
+    sought = [Sought(half, now()) for half in halves]
+    wanted = [Sighting.VISIBLE if number % 2 else Sighting.ABSENT for number in range(6)]
+    # When they are looked up together; Then each is what it is
+    if rig.capabilities.finds:
+        eventually(lambda: broker.find(sought, soon()) == wanted, rig.deadline, "the look-up sees them")
+    # And nothing is known once the time is over
+    assert broker.find(sought, monotonic()) == [Sighting.CANNOT_TELL] * 6
 
 
 def test_a_half_that_was_not_committed_is_absent(rig: Rig, topic: str, group: str) -> None:
@@ -54,9 +81,9 @@ def test_a_half_that_was_not_committed_is_absent(rig: Rig, topic: str, group: st
     for half in halves:
         if rig.capabilities.finds:
             # Then both are absent
-            eventually(lambda half=half: broker.find(half, now()) is Sighting.ABSENT, rig.deadline, "absent")  # type: ignore[misc]
+            eventually(lambda half=half: look_up(broker, half, now()) is Sighting.ABSENT, rig.deadline, "absent")  # type: ignore[misc]
         else:
-            assert broker.find(half, now()) is Sighting.CANNOT_TELL
+            assert look_up(broker, half, now()) is Sighting.CANNOT_TELL
 
 
 def test_a_store_younger_than_the_decision_cannot_tell(rig: Rig, topic: str, group: str) -> None:
@@ -64,7 +91,7 @@ def test_a_store_younger_than_the_decision_cannot_tell(rig: Rig, topic: str, gro
     broker = rig.open(group)
     half = prepare_one(broker, message(topic))
     # When it is looked up; Then its absence proves nothing
-    assert broker.find(half, datetime(2001, 1, 1, tzinfo=UTC)) is Sighting.CANNOT_TELL
+    assert look_up(broker, half, datetime(2001, 1, 1, tzinfo=UTC)) is Sighting.CANNOT_TELL
 
 
 def test_a_broker_that_is_away_stores_nothing_and_knows_nothing(rig: Rig, topic: str, group: str) -> None:
@@ -78,7 +105,7 @@ def test_a_broker_that_is_away_stores_nothing_and_knows_nothing(rig: Rig, topic:
     assert isinstance(sent, Outage)
     (ended,) = away.resolve([Ending(half, Verdict.COMMIT)], until=monotonic() + 2)
     assert ended.confirmation is Confirmation.UNANSWERED
-    assert away.find(half, now()) is Sighting.CANNOT_TELL
+    assert look_up(away, half, now()) is Sighting.CANNOT_TELL
     # And it is not ready for checks, whoever listens
     away.listen([topic], lambda check, answer: None)
     assert not away.checks_ready()

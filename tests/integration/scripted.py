@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
 
 from outbox.brokers.base import (
     Capabilities,
@@ -14,6 +13,7 @@ from outbox.brokers.base import (
     Prepared,
     Publication,
     Sent,
+    Sought,
     Stored,
 )
 from outbox.lifecycle import Verdict
@@ -60,8 +60,8 @@ class ScriptedBroker:
         self.endings += endings
         return [self.on_resolve(ending) for ending in endings]
 
-    def find(self, half: Half, since: datetime) -> Sighting:
-        return self.sighting
+    def find(self, sought: Sequence[Sought], until: float) -> list[Sighting]:
+        return [self.sighting] * len(sought)
 
     def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:
         raise NotImplementedError

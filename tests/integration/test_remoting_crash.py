@@ -15,6 +15,7 @@ from outbox.clock import monotonic
 from outbox.identity import fresh_token, unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
+from tests.contracts.rig import look_up
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
 
@@ -86,14 +87,14 @@ def test_halves_outlive_the_broker_and_its_address_is_found_again(
     ended = broker.resolve([Ending(half, Verdict.COMMIT) for half in halves], monotonic() + 2)
     # Then nothing is confirmed, found or stored, and nobody is blamed
     assert {each.confirmation for each in ended} == {Confirmation.UNANSWERED}
-    assert broker.find(halves[0], datetime.now(UTC)) is Sighting.CANNOT_TELL
+    assert look_up(broker, halves[0], datetime.now(UTC)) is Sighting.CANNOT_TELL
     assert {type(outcome) for outcome in broker.prepare(messages(topic, 3), timeout=2)} == {Outage}
     # When it is back; Then the positions from before still commit, once each
     cluster.restart_broker()
     ids = commit_until_confirmed(broker, outcomes)
     eventually(lambda: len(visible(cluster, topic)) >= 50, "all are visible")
     assert visible(cluster, topic) == ids
-    eventually(lambda: broker.find(halves[0], datetime.now(UTC)) is Sighting.VISIBLE, "the look-up sees it")
+    eventually(lambda: look_up(broker, halves[0], datetime.now(UTC)) is Sighting.VISIBLE, "the look-up sees it")
 
 
 def test_what_is_in_flight_when_the_broker_dies(cluster: RocketMQ, broker: RemotingBroker, topic: str) -> None:

@@ -5,7 +5,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
 from typing import Final, TypeVar
 
 from outbox.brokers.base import (
@@ -21,6 +20,7 @@ from outbox.brokers.base import (
     Publication,
     Refused,
     Sent,
+    Sought,
     Stored,
     Unknown,
 )
@@ -92,15 +92,17 @@ class EmbeddedBroker:
             raise ValueError("endings: UNKNOWN ends nothing; leave the half out")
         return self._end(endings, until)
 
-    def find(self, half: Half, since: datetime) -> Sighting:
-        """Looks the unique id up; ABSENT only from the store that holds the half, if it goes back to ``since``."""
+    def find(self, sought: Sequence[Sought], until: float) -> list[Sighting]:
+        """Looks the unique ids up; ABSENT only from the store that holds the half, if it is older than the decision."""
+        if monotonic() >= until:
+            return [Sighting.CANNOT_TELL] * len(sought)
         try:
             self._expect_open()
             with self._file.reading() as connection:
-                return self._look_up(connection, half, since.timestamp())
+                return [self._look_up(connection, it.half, it.since.timestamp()) for it in sought]
         except (Unavailable, BrokerClosed) as error:
-            log.warning("half %s: cannot be looked up: %s", half.half_id, error)
-            return Sighting.CANNOT_TELL
+            log.warning("%d halves cannot be looked up: %s", len(sought), error)
+            return [Sighting.CANNOT_TELL] * len(sought)
 
     def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:  # noqa: ARG002
         """Answers checks of ``group`` and ``groups`` from now on, whatever the topic, as a RocketMQ producer does."""

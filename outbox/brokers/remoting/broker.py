@@ -3,7 +3,6 @@
 import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from typing import Final
 
 from outbox.brokers.base import (
@@ -11,11 +10,11 @@ from outbox.brokers.base import (
     Capabilities,
     Ended,
     Ending,
-    Half,
     OnCheck,
     Outgoing,
     Prepared,
     Publication,
+    Sought,
 )
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.commands import Sign
@@ -98,11 +97,11 @@ class RemotingBroker:
         """Sends plain messages; see ``Broker.send``."""
         return list(self._open().plain.send(messages, timeout))
 
-    def find(self, half: Half, since: datetime) -> Sighting:
-        """Looks a half's message up; see ``Broker.find``. After ``close``: CANNOT_TELL."""
+    def find(self, sought: Sequence[Sought], until: float) -> list[Sighting]:
+        """Looks halves' messages up; see ``Broker.find``. After ``close``: CANNOT_TELL."""
         if self._closed:
-            return Sighting.CANNOT_TELL
-        return self._open().look_up.find(half, since)
+            return [Sighting.CANNOT_TELL] * len(sought)
+        return self._open().look_up.find(sought, until)
 
     def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:
         """Answers checks from now on; see ``Broker.listen``."""

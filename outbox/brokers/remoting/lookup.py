@@ -1,16 +1,18 @@
-"""Looks a half's unique id up among the visible messages of the broker that holds the half."""
+"""Looks halves' unique ids up among the visible messages of the brokers that hold the halves."""
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
-from outbox.brokers.base import Half
+from outbox.brokers.base import Half, Sought
 from outbox.brokers.remoting.admin import config, runtime
 from outbox.brokers.remoting.commands import Code, Request
-from outbox.brokers.remoting.connections import Connections, Denied, RemotingError
+from outbox.brokers.remoting.connections import Connections, RemotingError
+from outbox.brokers.remoting.frames import Frame
+from outbox.brokers.remoting.pipeline import exchange
 from outbox.brokers.remoting.routes import Routes
 from outbox.brokers.remoting.stored import MalformedMessage, decode_messages
 from outbox.brokers.remoting.transactions import parse_handle
@@ -49,38 +51,52 @@ def _store(figures: Mapping[str, str]) -> _Store:
 
 
 class LookUp:
-    """Answers whether a half's message is visible; safe to use from several threads."""
+    """Answers whether halves' messages are visible; safe to use from several threads."""
 
     def __init__(self, connections: Connections, routes: Routes) -> None:
         self._connections = connections
         self._routes = routes
         self._indexed: dict[str, tuple[bool, float]] = {}
 
-    def find(self, half: Half, since: datetime) -> Sighting:
+    def find(self, sought: Sequence[Sought], until: float) -> list[Sighting]:
         """``Broker.find``: whatever stands in the way of a proof makes it CANNOT_TELL."""
-        try:
-            address = self._routes.master(half.topic, half.broker)
-            before = _store(runtime(self._connections, address))
-            if self._query(address, half, since):
-                return Sighting.VISIBLE
-            return self._prove_absence(address, half, since, before)
-        except (RemotingError, MalformedMessage, ValueError, KeyError, TypeError) as problem:
-            log.warning("look-up of %s at broker %s cannot tell: %r", half.half_id, half.broker, problem)
-            return Sighting.CANNOT_TELL
+        sightings: dict[Sought, Sighting] = {}
+        for broker in {it.half.broker for it in sought}:
+            share = [it for it in sought if it.half.broker == broker]
+            try:
+                sightings |= self._find_share(share, until)
+            except (RemotingError, MalformedMessage, ValueError, KeyError, TypeError) as problem:
+                log.warning("look-up of %d halves at broker %s cannot tell: %r", len(share), broker, problem)
+        return [sightings.get(it, Sighting.CANNOT_TELL) for it in sought]
 
-    def _prove_absence(self, address: str, half: Half, since: datetime, before: _Store) -> Sighting:
-        """ABSENT needs an index that is on, a store older than the decision, and all of ``before`` in the index."""
-        earliest = before.earliest if before.earliest >= 0 else self._stored_at(address, half)
-        if not self._has_index(address) or earliest > since.timestamp() * 1000:
-            return Sighting.CANNOT_TELL
-        if before.dispatched >= before.written:
-            return Sighting.ABSENT
-        deadline = monotonic() + _CATCH_UP
+    def _find_share(self, share: Sequence[Sought], until: float) -> dict[Sought, Sighting]:
+        """The halves of one broker: the store's figures first, so that a miss speaks of all that was stored before."""
+        address = self._routes.master(share[0].half.topic, share[0].half.broker, until)
+        before = _store(runtime(self._connections, address))
+        sightings = self._query(address, share, until)
+        missed = [it for it in share if sightings[it] is Sighting.ABSENT]
+        if not missed:
+            return sightings
+        if not self._has_index(address):
+            return sightings | dict.fromkeys(missed, Sighting.CANNOT_TELL)
+        if before.dispatched < before.written:
+            sightings |= self._query_again(address, missed, until, before)
+        return sightings | {it: _doubt(sightings[it]) for it in missed if self._is_younger(address, before, it)}
+
+    def _query_again(
+        self, address: str, missed: Sequence[Sought], until: float, before: _Store
+    ) -> dict[Sought, Sighting]:
+        """Asks again once the index has caught up with everything that was stored before the call."""
+        deadline = min(until, monotonic() + _CATCH_UP)
         while monotonic() < deadline:
             if _store(runtime(self._connections, address)).dispatched >= before.written:
-                return Sighting.VISIBLE if self._query(address, half, since) else Sighting.ABSENT
+                return self._query(address, missed, until)
             time.sleep(_POLL)
-        return Sighting.CANNOT_TELL
+        return dict.fromkeys(missed, Sighting.CANNOT_TELL)
+
+    def _is_younger(self, address: str, store: _Store, it: Sought) -> bool:
+        """Whether the store does not go back to the decision."""
+        return self._earliest(address, it.half, store) > it.since.timestamp() * 1000
 
     def _has_index(self, address: str) -> bool:
         """Whether this is a master that keeps the message index."""
@@ -92,8 +108,14 @@ class LookUp:
             self._indexed[address] = known
         return known[0]
 
-    def _stored_at(self, address: str, half: Half) -> int:
-        """When the half was stored (milliseconds), read where it lies: whatever is younger is still there as well."""
+    def _earliest(self, address: str, half: Half, store: _Store) -> int:
+        """A moment (milliseconds) to which the store goes back, at least.
+
+        A young 4.9 store does not say; then it is when the half was stored, read where it lies: whatever is younger is
+        still there as well.
+        """
+        if store.earliest >= 0:
+            return store.earliest
         offsets = parse_handle(half.handle)
         answer = self._connections.ask(address, Request.VIEW_MESSAGE, {"offset": str(offsets[1] if offsets else -1)})
         (message,) = decode_messages(answer.body)
@@ -101,24 +123,44 @@ class LookUp:
             raise MalformedMessage(f"another message lies at the position of half {half.half_id}")
         return message.stored_at
 
-    def _query(self, address: str, half: Half, since: datetime) -> bool:
-        """Whether a message with exactly this id is visible; ``RemotingError`` where the answer proves nothing."""
-        ext = {
-            "topic": half.topic,
-            "key": half.half_id,
-            "maxNum": str(_LIMIT),
-            "beginTimestamp": str(int((since - _BEFORE).timestamp() * 1000)),
-            "endTimestamp": str(int((since + _AFTER).timestamp() * 1000)),
-            "_UNIQUE_KEY_QUERY": "true",
-        }
-        answer = self._connections.call(address, Request.QUERY_MESSAGE, ext)
-        if answer.code == Code.QUERY_NOT_FOUND:
-            return False
-        if answer.code != Code.SUCCESS:
-            raise Denied(address, answer)
-        found = list(decode_messages(answer.body))
-        if any(seen.properties.get("UNIQ_KEY") == half.half_id and seen.topic == half.topic for seen in found):
-            return True
-        if len(found) >= _LIMIT:
-            raise RemotingError(f"{address}: {len(found)} messages share the hash of {half.half_id}, none is it")
-        return False
+    def _query(self, address: str, share: Sequence[Sought], until: float) -> dict[Sought, Sighting]:
+        """Asks for each id, pipelined; ABSENT here means no more than that the index has no such entry now."""
+
+        def encode(first: int) -> list[bytes]:
+            """One request for each half."""
+            request = self._connections.request
+            return [request(Request.QUERY_MESSAGE, opaque, _wanted(it)) for opaque, it in enumerate(share, first)]
+
+        answers = exchange(self._connections, address, len(share), encode, until)
+        return {it: _seen(it.half, answer) for it, answer in zip(share, answers.frames, strict=True)}
+
+
+def _wanted(it: Sought) -> dict[str, str]:
+    return {
+        "topic": it.half.topic,
+        "key": it.half.half_id,
+        "maxNum": str(_LIMIT),
+        "beginTimestamp": str(int((it.since - _BEFORE).timestamp() * 1000)),
+        "endTimestamp": str(int((it.since + _AFTER).timestamp() * 1000)),
+        "_UNIQUE_KEY_QUERY": "true",
+    }
+
+
+def _seen(half: Half, answer: Frame | None) -> Sighting:
+    """The index finds by hash, so the id is compared again; a full answer of strangers may hide the one."""
+    if answer is None:
+        return Sighting.CANNOT_TELL
+    if answer.code == Code.QUERY_NOT_FOUND:
+        return Sighting.ABSENT
+    if answer.code != Code.SUCCESS:
+        log.warning("look-up of half %s: code %d: %s", half.half_id, answer.code, answer.remark)
+        return Sighting.CANNOT_TELL
+    found = list(decode_messages(answer.body))
+    if any(seen.properties.get("UNIQ_KEY") == half.half_id and seen.topic == half.topic for seen in found):
+        return Sighting.VISIBLE
+    return Sighting.ABSENT if len(found) < _LIMIT else Sighting.CANNOT_TELL
+
+
+def _doubt(sighting: Sighting) -> Sighting:
+    """From a store that is younger than the decision, an absence proves nothing."""
+    return Sighting.CANNOT_TELL if sighting is Sighting.ABSENT else sighting

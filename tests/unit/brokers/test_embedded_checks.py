@@ -8,7 +8,7 @@ import pytest
 from outbox.brokers.base import Answer, Check
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import eventually
+from tests.contracts.rig import eventually, look_up
 from tests.unit.brokers.embedded_bench import GROUP, TOPIC, Bench, bench_in, end, prepare
 
 INTERVAL = 30.0
@@ -83,7 +83,7 @@ def test_fifteen_checks_without_a_listener_then_discarded(bench: Bench) -> None:
     assert (discarded.properties["REAL_TOPIC"], discarded.properties["PGROUP"]) == (TOPIC, GROUP)
     assert inspector.open_halves() == []
     # And the look-up knows that it was never visible
-    assert broker.find(half, since) is Sighting.ABSENT
+    assert look_up(broker, half, since) is Sighting.ABSENT
 
 
 def test_fifteen_checks_with_a_listener_then_discarded(bench: Bench) -> None:
@@ -152,7 +152,7 @@ def test_old_messages_leave_the_file(bench: Bench) -> None:
     assert inspector.open_halves() == []
     assert end(broker, left_open).confirmation is Confirmation.GONE
     # And nobody claims to know what became of them
-    assert broker.find(committed, decided) is Sighting.CANNOT_TELL
+    assert look_up(broker, committed, decided) is Sighting.CANNOT_TELL
     # And the file goes on
     after = prepare(broker)
     end(broker, after)

@@ -14,7 +14,7 @@ from outbox.brokers.embedded import EmbeddedBroker, EmbeddedInspector, Unavailab
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import eventually, now
+from tests.contracts.rig import eventually, look_up, now
 from tests.unit.brokers.embedded_bench import GROUP, TOPIC, Bench, bench_in, end, message, prepare
 
 
@@ -105,7 +105,7 @@ def test_a_file_that_was_replaced_is_opened_anew(bench: Bench) -> None:
     # Then the new file takes messages, and does not take the old handle for one of its own
     assert [seen.unique_id for seen in bench.inspector().visible(TOPIC)] == [new.half_id]
     assert end(broker, old).confirmation is Confirmation.GONE
-    assert broker.find(old, now()) is Sighting.CANNOT_TELL
+    assert look_up(broker, old, now()) is Sighting.CANNOT_TELL
 
 
 def test_a_handle_that_is_no_handle_is_gone(bench: Bench) -> None:

@@ -10,6 +10,7 @@ from outbox.brokers.base import (
 from outbox.brokers.remoting.commands import Request
 from outbox.brokers.remoting.frames import Frame
 from outbox.verdict import Sighting
+from tests.contracts.rig import look_up
 from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored_message
 
@@ -67,7 +68,7 @@ def named(half_id: str, topic: str = TOPIC) -> bytes:
 def test_what_a_look_up_proves(opened: Open, look_ups: LookUps, sighting: Sighting) -> None:
     # Given a broker that answers so; When a half is looked up; Then this is proved
     _, broker = opened(look_ups)
-    assert broker.find(Half(TOPIC, "ABC", "broker-a", "5 1001", GROUP), NOW) is sighting
+    assert look_up(broker, Half(TOPIC, "ABC", "broker-a", "5 1001", GROUP), NOW) is sighting
 
 
 def test_absence_waits_for_the_index(opened: Open) -> None:
@@ -76,7 +77,7 @@ def test_absence_waits_for_the_index(opened: Open) -> None:
     look_ups.figures = [runtime(100, 40), runtime(130, 40), runtime(140, 40)]
     server, broker = opened(look_ups)
     # When a half is looked up; Then it is absent once everything before the call is in, and was asked for again
-    assert broker.find(Half(TOPIC, "ABC", "broker-a", "5 1001", GROUP), NOW) is Sighting.ABSENT
+    assert look_up(broker, Half(TOPIC, "ABC", "broker-a", "5 1001", GROUP), NOW) is Sighting.ABSENT
     codes = [request.code for request in server.requests if request.code in {12, 28}]
     assert codes == [28, 12, 28, 28, 12]
 
@@ -84,4 +85,4 @@ def test_absence_waits_for_the_index(opened: Open) -> None:
 def test_a_look_up_of_a_broker_that_is_gone_cannot_tell(opened: Open) -> None:
     # Given a half of a broker that no route names; When it is looked up; Then nothing is proved
     _, broker = opened(healthy)
-    assert broker.find(Half(TOPIC, "ABC", "broker-z", "5 1001", GROUP), NOW) is Sighting.CANNOT_TELL
+    assert look_up(broker, Half(TOPIC, "ABC", "broker-z", "5 1001", GROUP), NOW) is Sighting.CANNOT_TELL
