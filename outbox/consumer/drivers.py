@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import NoTransaction
@@ -21,6 +22,8 @@ DUPLICATE_ENTRY = 1062
 #: ER_LOCK_WAIT_TIMEOUT (undoes the statement only), ER_LOCK_DEADLOCK (undoes everything), ER_LOCK_NOWAIT.
 LOCK_TIMEOUT, DEADLOCK, LOCK_NOWAIT = 1205, 1213, 3572
 
+#: PEP 249's names.
+_DRIVER_ERRORS = {"DatabaseError", "InterfaceError"}
 _PG_OUTAGE = ("08", "57P", "53")
 _MYSQL_OUTAGE = frozenset({1040, 1053, 1129, 1203, 2002, 2003, 2006, 2013, 2055})
 _SQLITE_OUTAGE = frozenset(
@@ -79,18 +82,23 @@ def number_of(error: BaseException | None) -> int | None:
     return first if isinstance(first, int) else None
 
 
-def is_outage(error: DBAPIError) -> bool:
-    """Whether the database could not be reached or cannot write, so that any other message would fare the same."""
-    if error.connection_invalidated:
+def is_outage(error: BaseException) -> bool:
+    """Whether a database could not be reached or cannot write, so that any other message would fare the same.
+
+    SQLAlchemy's errors and the drivers' own: what fails while a new connection is set up reaches us unwrapped.
+    """
+    if isinstance(error, PoolTimeout) or (isinstance(error, DBAPIError) and error.connection_invalidated):
         return True
-    cause: Any = error.orig
+    cause: Any = error.orig if isinstance(error, DBAPIError) else error
+    if not _DRIVER_ERRORS & {parent.__name__ for parent in type(cause).__mro__}:
+        return False
     if isinstance(cause, sqlite3.Error):
         return (getattr(cause, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_OUTAGE
     if hasattr(cause, "sqlstate"):
         # A connection that was never made has no SQLSTATE.
-        return cause.sqlstate.startswith(_PG_OUTAGE) if cause.sqlstate else _is_operational(error)
+        return cause.sqlstate.startswith(_PG_OUTAGE) if cause.sqlstate else _is_operational(cause)
     return number_of(cause) in _MYSQL_OUTAGE
 
 
-def _is_operational(error: DBAPIError) -> bool:
-    return type(error).__name__ in {"OperationalError", "InterfaceError"}
+def _is_operational(cause: BaseException) -> bool:
+    return type(cause).__name__ in {"OperationalError", "InterfaceError"}

@@ -1,7 +1,6 @@
 """From an exception to an outcome."""
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox.consumer.drivers import is_outage
 from outbox.consumer.errors import CommittedEarly, Permanent
@@ -16,9 +15,7 @@ def outcome_of(error: BaseException) -> Outcome:
     """
     if isinstance(error, Permanent | CommittedEarly):
         return Park(said(error))
-    if isinstance(error, PoolTimeout):
-        return Retry(said(error), outage=True)
-    return Retry(said(error), outage=isinstance(error, DBAPIError) and is_outage(error))
+    return Retry(said(error), outage=is_outage(error))
 
 
 def said(error: BaseException) -> str:

@@ -3,14 +3,12 @@
 from collections.abc import Callable
 
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.consumer import claims
 from outbox.consumer.claims import Claim, Inserted
-from outbox.consumer.drivers import begun
+from outbox.consumer.drivers import begun, is_outage
 from outbox.consumer.errors import HandlerFailed
 from outbox.consumer.failures import outcome_of, said
 from outbox.consumer.guard import Guard, watch
@@ -83,10 +81,10 @@ def _call(handler: Handler, message: Message, guard: Guard) -> None:
     """Runs the handler; an error of a database that is not the inbox's must not pass for an outage of the inbox."""
     try:
         handler(message, guard.session)
-    except (DBAPIError, PoolTimeout) as error:
-        if guard.saw(error):
-            raise
-        raise HandlerFailed(said(error)) from error
+    except Exception as error:
+        if is_outage(error) and not guard.saw(error):
+            raise HandlerFailed(said(error)) from error
+        raise
 
 
 def _standing(connection: Connection, claim: Claim) -> Outcome | None:

@@ -1,0 +1,68 @@
+"""A database server that is killed under a running consumer, and comes back."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from outbox import migrate
+from outbox.consumer import Runner, RunnerSettings
+from outbox.store.database import Database
+from tests.contracts.rig import eventually
+from tests.integration.consumer.shop import keys_done, metadata, shop
+from tests.services.mariadb import MariaDB
+from tests.services.postgres import Postgres
+from tests.services.require import require
+from tests.services.server import Server
+from tests.unit.consumer.fakes import DEADLINE, FakeSource, delivery
+
+COUNT = 60
+SETTINGS = RunnerSettings(receive_wait=0.05, outage_rest=0.05, outage_rest_most=0.2)
+
+
+@pytest.mark.parametrize("kind", [Postgres, MariaDB])
+def test_a_killed_server_costs_no_retries_and_no_effects(kind: type[Server], caplog: pytest.LogCaptureFixture) -> None:
+    # Given a consumer at work, each message sent twice
+    with require(kind) as server:
+        url = server.url if kind is Postgres else f"{server.url.partition('?')[0].rsplit('/', 1)[0]}/test_outage"
+        prepared(server, url)
+        source, stop = FakeSource(), threading.Event()
+        first = [delivery(keys=(f"k{number:02}",)) for number in range(COUNT)]
+        source.put(*[each for one in first for each in (one, replace(one, unique_id=f"{one.unique_id}-again"))])
+        inbox = shop(url)
+        thread = threading.Thread(target=Runner(source, inbox, SETTINGS).run, args=(stop,))
+        thread.start()
+        # When the server is killed in the middle, and started again once the consumer has noticed
+        source.wait_until(lambda: len(source.acknowledged) >= 10, "at work")
+        server.kill()
+        eventually(lambda: "the store is away" in caplog.text, DEADLINE, "noticed")
+        server.restart()
+        source.wait_until(lambda: len(source.acknowledged) == 2 * COUNT, "everything acknowledged")
+        stop.set()
+        thread.join(DEADLINE)
+        inbox.close()
+        # Then every key took effect once, and only keys that were in progress had to come again
+        database = Database(url)
+        assert keys_done(database.engine) == [f"k{number:02}" for number in range(COUNT)]
+        assert returned_for(caplog) <= {"another owner has its key"}
+        database.close()
+
+
+def prepared(server: Server, url: str) -> None:
+    """Makes the database with all tables."""
+    if url != server.url:
+        maintenance = Database(server.url)
+        with maintenance.transaction() as connection:
+            connection.exec_driver_sql("CREATE DATABASE test_outage CHARACTER SET utf8mb4")
+        maintenance.close()
+    database = Database(url, statement_timeout=20)
+    migrate.upgrade(database)
+    metadata.create_all(database.engine)
+    database.close()
+
+
+def returned_for(caplog: pytest.LogCaptureFixture) -> set[str]:
+    """Why messages were given back."""
+    return {
+        record.getMessage().split(" s: ", 1)[1] for record in caplog.records if "comes again in" in record.getMessage()
+    }
