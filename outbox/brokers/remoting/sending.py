@@ -143,7 +143,9 @@ class Sender(Generic[Outcome]):
                 outcomes[index] = Refused("properties, key or tag: a character \\x01 or \\x02 cannot be carried")
             elif not 0 < len(message.body) <= _BODY_MAX:
                 size = len(message.body)
-                outcomes[index] = Refused(f"body of {size} bytes: a broker accepts 1 byte (4.9: none) to {_BODY_MAX}")
+                outcomes[index] = Refused(
+                    f"body of {size} bytes: 1 to {_BODY_MAX} can be carried; give it content, or less"
+                )
             else:
                 sendable.append((index, message, queue, properties + fixed))
         return sendable

@@ -54,8 +54,8 @@ class FakeServer:
     perm: int = 6
     #: Whether it reads what it is sent.
     reads: bool = True
-    #: Address that its route names; its own where empty.
-    leads_to: str = ""
+    #: Addresses of the brokers that its route names, by name; its own where there are none.
+    leads_to: dict[str, str] = field(default_factory=dict)
     requests: list[Frame] = field(default_factory=list)
     _listening: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
     _accepted: list[socket.socket] = field(default_factory=list)
@@ -109,11 +109,15 @@ class FakeServer:
         for accepted in self._accepted:
             accepted.sendall(content)
 
-    def route(self, *, perm: int = 6, queues: int = 4) -> bytes:
-        """A route body that leads to this server; keys unquoted, as old name servers write them."""
-        brokers = f'{{"brokerAddrs":{{0:"{self.leads_to or self.address}"}},"brokerName":"broker-a","cluster":"c"}}'
-        numbers = f'"perm":{perm},"readQueueNums":{queues},"writeQueueNums":{queues},"topicSysFlag":0'
-        return f'{{"brokerDatas":[{brokers}],"queueDatas":[{{"brokerName":"broker-a",{numbers}}}]}}'.encode()
+    def route(self) -> bytes:
+        """A route body that leads to ``leads_to``; keys unquoted, as old name servers write them."""
+        masters = self.leads_to or {"broker-a": self.address}
+        brokers = [
+            f'{{"brokerAddrs":{{0:"{at}"}},"brokerName":"{name}","cluster":"c"}}' for name, at in masters.items()
+        ]
+        numbers = f'"perm":{self.perm},"readQueueNums":4,"writeQueueNums":4,"topicSysFlag":0'
+        queues = [f'{{"brokerName":"{name}",{numbers}}}' for name in masters]
+        return f'{{"brokerDatas":[{",".join(brokers)}],"queueDatas":[{",".join(queues)}]}}'.encode()
 
     def _spawn(self, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, daemon=True)
@@ -145,7 +149,7 @@ class FakeServer:
 
     def _answer(self, request: Frame) -> bytes | None:
         if request.code == Request.TOPIC_ROUTE:
-            return answer(request, body=self.route(perm=self.perm))
+            return answer(request, body=self.route())
         return self.behaviour(self, request)
 
 

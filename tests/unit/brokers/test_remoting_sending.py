@@ -8,6 +8,7 @@ import pytest
 
 from outbox.brokers.base import (
     Ending,
+    Half,
     Outage,
     Prepared,
     Refused,
@@ -17,8 +18,10 @@ from outbox.brokers.base import (
 )
 from outbox.brokers.remoting.frames import Frame
 from outbox.clock import monotonic
+from outbox.identity import unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
+from tests.services.ports import free_port
 from tests.unit.brokers.remoting_opened import DEADLINE, GROUP, TOPIC, Open, eventually, half, message, on_send
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored
 
@@ -242,10 +245,35 @@ def test_a_server_that_does_not_read_leaves_the_rest_unwritten(opened: Open) -> 
     # Given a route to a broker that accepts and reads nothing, so that our bytes pile up
     server, broker = opened(healthy)
     with FakeServer(healthy, reads=False) as stalled:
-        server.leads_to = stalled.address
+        server.leads_to = {"broker-a": stalled.address}
         # When more is sent than the system's buffers hold
         outcomes = broker.prepare([message(body=bytes(3 << 20)) for _ in range(8)], timeout=1)
         # Then what began is unknown, what did not is an outage
         kinds = [type(outcome) for outcome in outcomes]
         assert (kinds[0], kinds[-1]) == (Unknown, Outage)
         assert kinds == sorted(kinds, key=[Unknown, Outage].index)
+
+
+def test_one_broker_that_hangs_or_is_away_harms_no_other(opened: Open) -> None:
+    # Given a topic on three brokers: one healthy, one that says nothing, one that is away
+    server, broker = opened(healthy)
+    with FakeServer(lambda server, request: None) as silent:
+        server.leads_to = {"a": server.address, "b": silent.address, "c": f"127.0.0.1:{free_port()}"}
+        # When messages are sent to all of them, and ended
+        outcomes = broker.prepare([message() for _ in range(24)], timeout=1)
+        halves = [Half(TOPIC, unique_ids.fresh(), name, "5 1001", GROUP) for name in "abcabc"]
+        ended = broker.resolve([Ending(each, Verdict.ROLLBACK) for each in halves], monotonic() + 1)
+    # Then each message has the outcome of its own broker, in order
+    assert [type(outcome) for outcome in outcomes] == ([Stored] * 4 + [Unknown] * 4 + [Outage] * 4) * 2
+    confirmations = [each.confirmation for each in ended]
+    assert confirmations == [Confirmation.CONFIRMED, Confirmation.UNANSWERED, Confirmation.UNANSWERED] * 2
+
+
+def test_a_lane_stays_on_its_queue(opened: Open) -> None:
+    # Given a route with four queues; When messages of two lanes are sent; Then each lane has one queue, others go round
+    server, broker = opened(healthy)
+    broker.prepare([message(lane=lane) for lane in ("one", "two") * 5], timeout=10)
+    broker.prepare([message() for _ in range(8)], timeout=10)
+    queues = [request.ext["e"] for request in server.asked(310)]
+    assert len(set(queues[:10:2])) == len(set(queues[1:10:2])) == 1
+    assert sorted(queues[10:]) == sorted("01230123")
