@@ -32,8 +32,20 @@ class Names:
     half_id: str = HALF_ID
 
     def attempt(self, row_id: int) -> Attempt:
-        fields: tuple[Any, ...] = ("payments", "k", None, b"{}", "application/json", {}, None, Mode.TRANSACTIONAL, 0)
-        return Attempt(row_id, *fields, token=self.token, lease_id=self.lease)
+        return Attempt(
+            row_id=row_id,
+            topic="payments",
+            key="k",
+            tag=None,
+            payload=b"{}",
+            content_type="application/json",
+            headers={},
+            lane=None,
+            mode=Mode.TRANSACTIONAL,
+            failures=0,
+            token=self.token,
+            lease_id=self.lease,
+        )
 
     def half(self) -> Half:
         return Half("payments", self.half_id, "broker-a", "1:2:3", "outbox-tests")

@@ -1,0 +1,206 @@
+"""What operators ask and do, on real servers."""
+
+import pytest
+import sqlalchemy as sa
+
+from outbox.identity import fresh_token
+from outbox.lifecycle import State, expiring
+from outbox.message import Mode
+from outbox.schema import outbox
+from outbox.store.claims import Claims
+from outbox.store.clock import utc_after
+from outbox.store.database import Database
+from outbox.store.decisions import Decisions, Outcomes, Refusal, Winner
+from outbox.store.identity import Identity
+from outbox.store.operations import Filter, Operations
+from outbox.verdict import HalfView, Step, verdict
+from tests.integration.producers import service
+from tests.integration.rows import added, column, force, half_of, state_of
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def operations(database: Database) -> Operations:
+    return Operations(database)
+
+
+def ids_of(database: Database) -> list[int]:
+    with database.transaction() as connection:
+        return list(connection.execute(sa.select(outbox.c.id).order_by(outbox.c.id)).scalars())
+
+
+def test_figures_count_every_state_and_the_oldest_due_row(database: Database, operations: Operations) -> None:
+    # Given an empty outbox
+    empty = operations.figures()
+    assert dict(empty.rows) == dict.fromkeys(State, 0)
+    assert (empty.oldest_due, dict(empty.heartbeats)) == (0.0, {})
+    # When rows are in several states, one of them due for an hour, and a listener has been heard
+    first, second, third, fourth = added(database, 4)
+    force(database, first, available_at=utc_after(-3600))
+    force(database, second, state=State.DEAD, available_at=utc_after(-9999))
+    force(database, third, state=State.COMMITTED)
+    force(database, fourth, available_at=utc_after(9999))
+    Identity(database).beat("listener-1")
+    figures = operations.figures()
+    # Then they are counted, and the dead row is not overdue
+    assert {state: count for state, count in figures.rows.items() if count} == {
+        State.PENDING: 2,
+        State.COMMITTED: 1,
+        State.DEAD: 1,
+    }
+    assert 3600 <= figures.oldest_due < 3700
+    assert 0 <= figures.heartbeats["listener-1"] < 60
+
+
+def test_rows_are_listed_by_state_topic_and_key_page_by_page(database: Database, operations: Operations) -> None:
+    payments = added(database, 3)
+    (refund,) = added(database, topic="refunds")
+    force(database, payments[1], state=State.DEAD, reason="refused")
+
+    def listed(which: Filter, limit: int = 10, after: int = 0) -> list[int]:
+        return [row["id"] for row in operations.listed(which, limit, after)]
+
+    assert listed(Filter()) == [*payments, refund]
+    assert listed(Filter(), 2) == payments[:2]
+    assert listed(Filter(), 2, payments[1]) == [payments[2], refund]
+    assert listed(Filter(state=State.DEAD)) == [payments[1]]
+    assert listed(Filter(topic="refunds")) == [refund]
+    assert listed(Filter(topic="payments", key=column(database, payments[2], "key"))) == [payments[2]]
+    assert listed(Filter(topic="Refunds")) == []
+    assert listed(Filter(ids=[refund, payments[0]])) == [payments[0], refund]
+    assert "payload" not in operations.listed(Filter(), 1)[0]
+
+
+def test_a_row_is_shown_whole(database: Database, operations: Operations) -> None:
+    (row_id,) = added(database, payload=b"\x00\xff", headers={"a": "b"})
+    shown = operations.shown(row_id)
+    assert shown is not None
+    assert (shown["payload"], shown["headers"], shown["state"]) == (b"\x00\xff", {"a": "b"}, State.PENDING)
+    assert operations.shown(row_id + 1) is None
+
+
+def test_cancelling_an_attempt_under_way_makes_its_half_roll_back(database: Database, operations: Operations) -> None:
+    # Given a row whose half is on its way
+    (row_id,) = added(database)
+    (attempt,) = Claims(database).claim(1, 1, lease=30)
+    half = half_of()
+    # When the row is cancelled
+    assert operations.cancel([row_id], "customer withdrew") == [row_id]
+    # Then the relay's decision comes too late, and so does the half
+    assert Decisions(database).decide(Outcomes(winners=[Winner(attempt, half)]), 15) == set()
+    assert (state_of(database, row_id), column(database, row_id, "reason")) == (State.CANCELLED, "customer withdrew")
+    row = _view(database, row_id)
+    assert verdict(row, HalfView(attempt.token, half.half_id)) is Step.ROLLBACK
+    assert operations.cancel([row_id], "again") == []
+
+
+def _view(database: Database, row_id: int) -> object:
+    from outbox.store.commit_leases import CommitLeases
+
+    return CommitLeases(database).read(row_id)
+
+
+def test_a_plain_row_under_a_live_lease_cannot_be_called_back(database: Database, operations: Operations) -> None:
+    (row_id,) = added(database)
+    force(database, row_id, mode=Mode.PLAIN)
+    Claims(database).claim(1, 1, lease=30)
+    assert operations.cancel([row_id], "too late") == []
+    force(database, row_id, available_at=utc_after(-1))
+    assert operations.cancel([row_id], "in time") == [row_id]
+
+
+def test_a_requeued_row_starts_afresh(database: Database, operations: Operations) -> None:
+    # Given a row that the broker refused for good
+    (row_id,) = added(database)
+    (attempt,) = Claims(database).claim(1, 1, lease=30)
+    Decisions(database).decide(Outcomes(refusals=[Refusal(attempt, "no such topic", None)]), 15)
+    assert state_of(database, row_id) is State.DEAD
+    # When it is requeued
+    assert operations.requeue([row_id]) == [row_id]
+    # Then it can be claimed at once, with the whole budget of failures, and no old half can win
+    (again,) = Claims(database).claim(1, 1, lease=30)
+    assert (again.row_id, again.failures) == (row_id, 0)
+    assert again.token != attempt.token
+    assert column(database, row_id, "reason") is None
+    assert column(database, row_id, "attempts") == 2
+
+
+def test_requeueing_keeps_a_start_that_lies_ahead(database: Database, operations: Operations) -> None:
+    (row_id,) = added(database)
+    force(database, row_id, not_before=utc_after(3600))
+    operations.cancel([row_id], "wait")
+    assert operations.requeue([row_id]) == [row_id]
+    assert column(database, row_id, "available_at") == column(database, row_id, "not_before")
+    assert Claims(database).claim(1, 1, lease=30) == []
+
+
+def test_many_rows_move_together_and_the_others_are_left_out(database: Database, operations: Operations) -> None:
+    ids = added(database, 4)
+    force(database, ids[1], state=State.DELIVERED)
+    assert operations.cancel([ids[3], ids[0], ids[1], 10**12], "r" * 2000) == [ids[0], ids[3]]
+    assert column(database, ids[0], "reason") == "r" * 1000
+    assert operations.requeue(ids) == [ids[0], ids[3]]
+    assert operations.cancel([], "none") == operations.requeue([]) == []
+
+
+def test_purging_deletes_old_endings_and_keeps_dead_and_open_rows(database: Database, operations: Operations) -> None:
+    # Given a row in each state that was put there eight days ago, and a young one in each
+    old = dict(zip(State, added(database, len(State)), strict=True))
+    young = dict(zip(State, added(database, len(State)), strict=True))
+    for state in State:
+        force(database, old[state], state=state, **_ended(state, -8 * DAY))
+        force(database, young[state], state=state, **_ended(state, -6 * DAY))
+    # When rows older than seven days are purged, two at a time
+    assert operations.purge(7 * DAY, 1) == 1
+    assert operations.purge(7 * DAY, 10) == len(expiring()) - 1
+    assert operations.purge(7 * DAY, 10) == 0
+    # Then exactly the old delivered and cancelled ones are gone
+    kept = [row_id for state, row_id in old.items() if state not in expiring()]
+    assert ids_of(database) == sorted([*kept, *young.values()])
+
+
+def _ended(state: State, seconds: float) -> dict[str, object]:
+    at = utc_after(seconds)
+    return {"created_at": at, "available_at": at, "delivered_at": at if state is State.DELIVERED else None}
+
+
+def test_retention_counts_from_the_cancel(database: Database, operations: Operations) -> None:
+    # Given a row that waited for a long time / When it is cancelled
+    (row_id,) = added(database)
+    force(database, row_id, created_at=utc_after(-30 * DAY), available_at=utc_after(-30 * DAY))
+    operations.cancel([row_id], "stale")
+    # Then its halves are still answered for the whole retention
+    assert operations.purge(7 * DAY, 10) == 0
+    assert ids_of(database) == [row_id]
+
+
+def test_purging_skips_a_row_that_somebody_holds(database: Database, operations: Operations) -> None:
+    if database.dialect == "sqlite":
+        assert database.engine.dialect.name == "sqlite"  # one writer at a time: nothing to skip
+        return
+    ids = added(database, 2)
+    for row_id in ids:
+        force(database, row_id, state=State.DELIVERED, **_ended(State.DELIVERED, -8 * DAY))
+    with database.engine.connect() as other:
+        other.execute(sa.select(outbox.c.id).where(outbox.c.id == ids[0]).with_for_update())
+        assert operations.purge(7 * DAY, 10) == 1
+    assert ids_of(database) == ids[:1]
+
+
+def test_a_purged_key_is_free_again(database: Database, operations: Operations) -> None:
+    with database.transaction() as connection:
+        first = service.add(connection, topic="payments", key="k", payload=b"x")
+    force(database, first, state=State.DELIVERED, **_ended(State.DELIVERED, -8 * DAY))
+    operations.purge(7 * DAY, 10)
+    with database.transaction() as connection:
+        assert service.add(connection, topic="payments", key="k", payload=b"y") > first
+
+
+def test_open_rows_name_their_topics_and_groups(database: Database, operations: Operations) -> None:
+    first, second, _ = *added(database, 2), *added(database, topic="refunds")
+    force(database, first, state=State.COMMITTED, half_id=fresh_token(), half_group="outbox-old-name")
+    force(database, second, state=State.DELIVERED, half_group="outbox-done")
+    topics, groups = operations.open_topics_and_groups()
+    assert topics == {"payments", "refunds"}
+    assert groups == {"outbox-old-name"}
