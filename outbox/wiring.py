@@ -19,7 +19,7 @@ def open_database(settings: Settings) -> Database:
     """The database; a SQLite file's folder is made if it is missing."""
     url = parsed(settings.database_url)
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
-        Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(Path(str(url.database)), "OUTBOX_DATABASE_URL")
     return Database(settings.database_url, pool_size=settings.passes + 4)
 
 
@@ -66,5 +66,12 @@ def _split(url: str) -> tuple[str, str]:
 def _file(address: str) -> Path:
     """The embedded broker's file; its folder is made if it is missing."""
     path = Path(address)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path, "OUTBOX_BROKER_URL")
     return path
+
+
+def _make_folder(path: Path, setting: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"{setting}: cannot make the folder of {path}: {error}; name another file") from error

@@ -9,6 +9,7 @@ from outbox.message import Mode
 from outbox.schema import outbox
 from outbox.store.claims import Claims
 from outbox.store.clock import utc_after
+from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions, Outcomes, Refusal, Winner
 from outbox.store.identity import Identity
@@ -90,15 +91,9 @@ def test_cancelling_an_attempt_under_way_makes_its_half_roll_back(database: Data
     # Then the relay's decision comes too late, and so does the half
     assert Decisions(database).decide(Outcomes(winners=[Winner(attempt, half)]), 15) == set()
     assert (state_of(database, row_id), column(database, row_id, "reason")) == (State.CANCELLED, "customer withdrew")
-    row = _view(database, row_id)
+    row = CommitLeases(database).read(row_id)
     assert verdict(row, HalfView(attempt.token, half.half_id)) is Step.ROLLBACK
     assert operations.cancel([row_id], "again") == []
-
-
-def _view(database: Database, row_id: int) -> object:
-    from outbox.store.commit_leases import CommitLeases
-
-    return CommitLeases(database).read(row_id)
 
 
 def test_a_plain_row_under_a_live_lease_cannot_be_called_back(database: Database, operations: Operations) -> None:
