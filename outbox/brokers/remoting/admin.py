@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from outbox.brokers.remoting.commands import Code, Request
-from outbox.brokers.remoting.connections import Connections, Denied
+from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, Denied
 from outbox.brokers.remoting.routes import NoRoute, Routes
 from outbox.brokers.remoting.stored import StoredMessage, decode_messages
 
@@ -117,17 +117,19 @@ class Admin:
             offset = following
 
 
-def runtime(connections: Connections, address: str) -> Mapping[str, str]:
-    """The broker's runtime figures (``KVTable``); ``RemotingError``."""
-    answer = connections.ask(address, Request.RUNTIME_INFO, {})
+def runtime(connections: Connections, address: str, timeout: float = DIAL_TIMEOUT) -> Mapping[str, str]:
+    """The broker's runtime figures (``KVTable``), within ``timeout`` seconds; ``RemotingError``."""
+    answer = connections.ask(address, Request.RUNTIME_INFO, {}, timeout=timeout)
     table: dict[str, str] = json.loads(answer.body)["table"]
     return table
 
 
-def config(connections: Connections, address: str, keys: Collection[str]) -> Mapping[str, str]:
-    """The settings ``keys`` from the broker's ``name=value`` lines; ``RemotingError``."""
-    lines = connections.ask(address, Request.BROKER_CONFIG, {}).body.decode(errors="replace").splitlines()
-    pairs = (line.partition("=") for line in lines)
+def config(
+    connections: Connections, address: str, keys: Collection[str], timeout: float = DIAL_TIMEOUT
+) -> Mapping[str, str]:
+    """The settings ``keys`` from the broker's ``name=value`` lines, within ``timeout`` seconds; ``RemotingError``."""
+    answer = connections.ask(address, Request.BROKER_CONFIG, {}, timeout=timeout)
+    pairs = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
     return {name.strip(): value.strip() for name, equals, value in pairs if equals and name.strip() in keys}
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from outbox.brokers.base import Half, Sought
 from outbox.brokers.remoting.admin import config, runtime
 from outbox.brokers.remoting.commands import Code, Request
-from outbox.brokers.remoting.connections import Connections, RemotingError
+from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, RemotingError
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.pipeline import exchange
 from outbox.brokers.remoting.routes import Routes
@@ -72,16 +72,16 @@ class LookUp:
     def _find_share(self, share: Sequence[Sought], until: float) -> dict[Sought, Sighting]:
         """The halves of one broker: the store's figures first, so that a miss speaks of all that was stored before."""
         address = self._routes.master(share[0].half.topic, share[0].half.broker, until)
-        before = _store(runtime(self._connections, address))
+        before = _store(runtime(self._connections, address, _left(until)))
         sightings = self._query(address, share, until)
         missed = [it for it in share if sightings[it] is Sighting.ABSENT]
         if not missed:
             return sightings
-        if not self._has_index(address):
+        if not self._has_index(address, until):
             return sightings | dict.fromkeys(missed, Sighting.CANNOT_TELL)
         if before.dispatched < before.written:
             sightings |= self._query_again(address, missed, until, before)
-        return sightings | {it: _doubt(sightings[it]) for it in missed if self._is_younger(address, before, it)}
+        return sightings | {it: _doubt(sightings[it]) for it in missed if self._is_younger(address, before, it, until)}
 
     def _query_again(
         self, address: str, missed: Sequence[Sought], until: float, before: _Store
@@ -89,26 +89,30 @@ class LookUp:
         """Asks again once the index has caught up with everything that was stored before the call."""
         deadline = min(until, monotonic() + _CATCH_UP)
         while monotonic() < deadline:
-            if _store(runtime(self._connections, address)).dispatched >= before.written:
+            if _store(runtime(self._connections, address, _left(until))).dispatched >= before.written:
                 return self._query(address, missed, until)
             time.sleep(_POLL)
         return dict.fromkeys(missed, Sighting.CANNOT_TELL)
 
-    def _is_younger(self, address: str, store: _Store, it: Sought) -> bool:
-        """Whether the store does not go back to the decision."""
-        return self._earliest(address, it.half, store) > it.since.timestamp() * 1000
+    def _is_younger(self, address: str, store: _Store, it: Sought, until: float) -> bool:
+        """Whether the store does not go back to the decision, or nobody can say so of this half."""
+        try:
+            return self._earliest(address, it.half, store, until) > it.since.timestamp() * 1000
+        except (RemotingError, MalformedMessage, ValueError) as problem:
+            log.warning("look-up of half %s cannot tell how old the store is: %s", it.half.half_id, problem)
+            return True
 
-    def _has_index(self, address: str) -> bool:
+    def _has_index(self, address: str, until: float) -> bool:
         """Whether this is a master that keeps the message index."""
         known = self._indexed.get(address)
         if known is None or monotonic() - known[1] > _CONFIG_FRESH:
-            settings = config(self._connections, address, ("messageIndexEnable", "brokerRole"))
+            settings = config(self._connections, address, ("messageIndexEnable", "brokerRole"), _left(until))
             master = settings.get("brokerRole", "SLAVE") != "SLAVE"
             known = (master and settings.get("messageIndexEnable") == "true", monotonic())
             self._indexed[address] = known
         return known[0]
 
-    def _earliest(self, address: str, half: Half, store: _Store) -> int:
+    def _earliest(self, address: str, half: Half, store: _Store, until: float) -> int:
         """A moment (milliseconds) to which the store goes back, at least.
 
         A young 4.9 store does not say; then it is when the half was stored, read where it lies: whatever is younger is
@@ -117,7 +121,8 @@ class LookUp:
         if store.earliest >= 0:
             return store.earliest
         offsets = parse_handle(half.handle)
-        answer = self._connections.ask(address, Request.VIEW_MESSAGE, {"offset": str(offsets[1] if offsets else -1)})
+        where = {"offset": str(offsets[1] if offsets else -1)}
+        answer = self._connections.ask(address, Request.VIEW_MESSAGE, where, timeout=_left(until))
         (message,) = decode_messages(answer.body)
         if message.properties.get("UNIQ_KEY") != half.half_id:
             raise MalformedMessage(f"another message lies at the position of half {half.half_id}")
@@ -133,6 +138,11 @@ class LookUp:
 
         answers = exchange(self._connections, address, len(share), encode, until)
         return {it: _seen(it.half, answer) for it, answer in zip(share, answers.frames, strict=True)}
+
+
+def _left(until: float) -> float:
+    """Seconds that one question may take."""
+    return max(0.0, min(DIAL_TIMEOUT, until - monotonic()))
 
 
 def _wanted(it: Sought) -> dict[str, str]:
