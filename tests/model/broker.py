@@ -145,7 +145,7 @@ def answered(world: World, commit: Commit, confirmation: Confirmation, rules: Ru
     if sender == NOBODY or world.actors[sender].phase is not Phase.COMMIT_SENT:
         return world
     role = world.actors[sender].role
-    if confirmation is Confirmation.GONE and role is not Role.RELAY:
+    if confirmation is Confirmation.GONE and role is Role.RECONCILER:
         return with_actor(world, sender, Phase.GONE)
     if confirmation is Confirmation.DENIED and role is Role.RECONCILER:
         return with_actor(world, sender, Phase.POSTPONE)

@@ -26,6 +26,10 @@ _NEXT: Final[Mapping[Next, Phase]] = MappingProxyType(
         Next.GIVE_UP: Phase.GIVE_UP,
     }
 )
+#: A check-back ends the copy it was asked about, and leaves giving up to the reconciler.
+_OF_CHECK_BACK: Final[Mapping[Phase, Phase]] = MappingProxyType(
+    {Phase.SETTLE: Phase.SETTLE_LEFTOVER, Phase.GIVE_UP: Phase.IDLE}
+)
 
 
 def asked(turn: Turn) -> Iterator[Stepped]:
@@ -87,8 +91,8 @@ def look_up(turn: Turn) -> Iterator[Stepped]:
     """Before a COMMIT that may be a second one."""
     for sighting, healthy in sightings(turn.world, _named(turn), turn.rules):
         phase = _NEXT[turn.rules.after_look_up(sighting)]
-        if phase is Phase.SETTLE and turn.actor.role is Role.CHECK_BACK:
-            phase = Phase.SETTLE_LEFTOVER
+        if turn.actor.role is Role.CHECK_BACK:
+            phase = _OF_CHECK_BACK.get(phase, phase)
         yield f"looks half #{_named(turn)} up: {sighting}", PROGRESS if healthy else FAULT, turn.then(phase)
 
 
