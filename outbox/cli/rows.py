@@ -18,6 +18,7 @@ from outbox.store.operations import Filter, Operations
 #: Rows of one transaction of a bulk requeue or purge.
 _BATCH = 500
 _MOST_ID = 2**63 - 1
+_DONE = {Move.CANCEL: State.CANCELLED.value, Move.REQUEUE: "requeued"}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -110,7 +111,7 @@ def requeue_command(
     source = _requeued_state(bool(row_ids), state, topic, everything)
     with _operations(database_url) as operations:
         if row_ids:
-            _each(operations, row_ids, operations.requeue, Move.REQUEUE, "requeued")
+            _each(operations, row_ids, operations.requeue, Move.REQUEUE)
             return
         count = sum(len(operations.requeue(ids)) for ids in _pages(operations, Filter(source, topic)))
     typer.echo(f"requeued {count} rows")
@@ -123,7 +124,7 @@ def cancel_command(
 ) -> None:
     """Makes sure that pending rows are never published."""
     with _operations(database_url) as operations:
-        _each(operations, row_ids, lambda ids: operations.cancel(ids, reason), Move.CANCEL, "cancelled")
+        _each(operations, row_ids, lambda ids: operations.cancel(ids, reason), Move.CANCEL)
 
 
 def purge_command(
@@ -167,7 +168,7 @@ def _pages(operations: Operations, which: Filter) -> Iterator[list[int]]:
 
 
 def _each(
-    operations: Operations, row_ids: Sequence[int], apply: Callable[[Iterable[int]], list[int]], move: Move, done: str
+    operations: Operations, row_ids: Sequence[int], apply: Callable[[Iterable[int]], list[int]], move: Move
 ) -> None:
     """Applies a move to the named rows and tells of each what became of it; exit code 1 if one did not change."""
     changed = set(apply(row_ids))
@@ -175,7 +176,7 @@ def _each(
     rows = {row["id"]: row for row in operations.listed(Filter(ids=left), len(left))} if left else {}
     for row_id in dict.fromkeys(row_ids):
         if row_id in changed:
-            typer.echo(f"row {row_id}: {done}")
+            typer.echo(f"row {row_id}: {_DONE[move]}")
         else:
             typer.echo(_why_not(row_id, rows.get(row_id), move), err=True)
     if left:
@@ -194,8 +195,7 @@ def _why_not(row_id: int, row: dict[str, Any] | None, move: Move) -> str:
 
 
 def _rule(move: Move) -> str:
-    done = {Move.CANCEL: "cancelled", Move.REQUEUE: "requeued"}[move]
-    return f"only {' or '.join(sources_of(move))} rows can be {done}"
+    return f"only {' or '.join(sources_of(move))} rows can be {_DONE[move]}"
 
 
 def _age(text: str | None, default: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SettingsError
@@ -87,7 +88,7 @@ def parsed(url: str) -> URL:
     """The URL with the driver that the toolkit uses filled in; ``SettingsError`` for a database it does not know."""
     try:
         address = make_url(url)
-    except (sa.exc.ArgumentError, ValueError) as error:
+    except (ArgumentError, ValueError) as error:
         raise SettingsError(
             "database_url: not a database URL; for example postgresql://user@host/name, mysql://…, sqlite:///file.db"
         ) from error
@@ -101,7 +102,7 @@ def _opened(url: URL, pool_size: int) -> Engine:
     """The engine; ``SettingsError`` where its driver is missing or not a synchronous one."""
     try:
         engine = _engine(url, pool_size)
-    except (ModuleNotFoundError, sa.exc.NoSuchModuleError) as error:
+    except (ModuleNotFoundError, NoSuchModuleError) as error:
         raise SettingsError(
             f"database_url: the driver of {url.drivername!r} is missing ({error}): leave the driver out and install "
             "rocketmq-outbox (PostgreSQL, SQLite) or rocketmq-outbox[mysql] (MariaDB, MySQL)"

@@ -74,22 +74,23 @@ def _bound(columns: dict[str, Any]) -> dict[str, Any]:
     return {name: sa.bindparam(name, type_=outbox.c[name].type) for name in columns}
 
 
-def _earlier(connection: Connection, columns: dict[str, Any]) -> sa.Row[Any] | None:
-    """The row that has the key."""
+def _earlier(connection: Connection, columns: dict[str, Any]) -> tuple[int, bytes, str | None] | None:
+    """Id, payload and tag of the row that has the key."""
     query = sa.select(outbox.c.id, outbox.c.payload, outbox.c.tag).where(
         outbox.c.topic == columns["topic"], outbox.c.key == columns["key"]
     )
     if connection.dialect.name in MYSQL_FAMILY:
         # Under REPEATABLE READ a plain read may not see the row yet. The failed INSERT locked it already.
         query = query.with_for_update(read=True)
-    return connection.execute(query).one_or_none()
+    row = connection.execute(query).one_or_none()
+    return None if row is None else (row.id, row.payload, row.tag)
 
 
-def _taken(earlier: sa.Row[Any], message: Message, *, skip: bool) -> int:
+def _taken(earlier: tuple[int, bytes, str | None], message: Message, *, skip: bool) -> int:
     """Says whether the row that has the key is the same message."""
     row_id, payload, tag = earlier
     if (payload, tag) != (message.body, message.tag):
         raise PayloadMismatch(message.topic, message.key, row_id)
     if not skip:
         raise DuplicateKey(message.topic, message.key, row_id)
-    return int(row_id)
+    return row_id

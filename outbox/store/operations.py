@@ -135,12 +135,19 @@ class Operations:
             return self._requeue.apply(connection, [{"id": row_id} for row_id in row_ids])
 
     def purge(self, older_than: float, limit: int) -> int:
-        """Deletes up to ``limit`` delivered or cancelled rows that ended more than ``older_than`` seconds ago."""
-        last = sa.func.coalesce(outbox.c.delivered_at, outbox.c.available_at)
-        old = sa.select(outbox.c.id).where(state_in(expiring()), last < utc_after(-older_than))
+        """Deletes up to ``limit`` delivered or cancelled rows that ended more than ``older_than`` seconds ago.
+
+        Walks the ids from the lowest to the first row that was added since, so that a large outbox without old rows
+        costs nothing. Rows that were added in another order than that of their ids are deleted later, never earlier.
+        """
+        since = utc_after(-older_than)
+        young = sa.select(outbox.c.id).where(outbox.c.created_at >= since).order_by(outbox.c.id).limit(1)
+        ended = sa.func.coalesce(outbox.c.delivered_at, outbox.c.available_at)
+        old = sa.select(outbox.c.id).where(state_in(expiring()), ended < since).order_by(outbox.c.id).limit(limit)
         with self._database.transaction() as connection:
-            query = old.order_by(outbox.c.id).limit(limit).with_for_update(skip_locked=True)
-            found = list(connection.execute(query).scalars())
+            if (first := connection.execute(young).scalar()) is not None:
+                old = old.where(outbox.c.id < first)
+            found = list(connection.execute(old.with_for_update(skip_locked=True)).scalars())
             connection.execute(outbox.delete().where(outbox.c.id.in_(found)))
             return len(found)
 

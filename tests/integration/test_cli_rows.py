@@ -184,9 +184,9 @@ def test_a_bulk_requeue_takes_dead_rows_and_cancelled_ones_by_name_only(run: Com
 
 def test_purge_deletes_old_rows_and_keeps_dead_ones(run: Command, database: Database) -> None:
     old, middle, dead = added(database, 3)
-    force(database, old, state=State.DELIVERED, delivered_at=utc_after(-8 * DAY))
-    force(database, middle, state=State.DELIVERED, delivered_at=utc_after(-2 * DAY))
-    force(database, dead, state=State.DEAD, available_at=utc_after(-99 * DAY))
+    for row_id, age in ((old, 8 * DAY), (middle, 2 * DAY)):
+        force(database, row_id, state=State.DELIVERED, created_at=utc_after(-age), delivered_at=utc_after(-age))
+    force(database, dead, state=State.DEAD, created_at=utc_after(-99 * DAY), available_at=utc_after(-99 * DAY))
     assert run("purge").out == "deleted 1 rows\n"
     assert run("purge", "--older-than", "36h").out == "deleted 1 rows\n"
     assert [row["id"] for row in parsed(run, "list")] == [dead]
