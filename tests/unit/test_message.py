@@ -216,12 +216,16 @@ def test_a_pydantic_model_is_written_as_json() -> None:
     assert json.loads(body) == {"order": 42, "amount": "9.90", "at": "2030-01-01T00:00:00Z"}
 
 
-@pytest.mark.parametrize("payload", [b"\x00\xff", bytearray(b"\x00\xff"), memoryview(b"\x00\xff")], ids=repr)
+@pytest.mark.parametrize(
+    "payload", [b"\x00\xff", bytearray(b"\x00\xff"), memoryview(b"\x00\xff")], ids=lambda it: type(it).__name__
+)
 def test_bytes_stay_as_they_are(payload: Any) -> None:
     assert encode(payload) == (b"\x00\xff", "application/octet-stream")
 
 
-@pytest.mark.parametrize("payload", [object(), float("nan"), float("inf"), "\ud800"], ids=ascii)
+@pytest.mark.parametrize(
+    "payload", [object(), float("nan"), float("inf"), "\ud800"], ids=["object", "nan", "inf", "surrogate"]
+)
 def test_a_payload_that_is_no_json(payload: Any) -> None:
     with pytest.raises(InvalidMessage) as caught:
         encode(payload)
