@@ -221,8 +221,9 @@ def test_what_the_session_holds_is_written_before_the_commit(migrated_url: str, 
             self.sku, self.quantity = sku, quantity
 
     mapper.map_imperatively(Item, stock)
-    good, _ = twice(migrated_url, lambda _, session: session.add(Item("a", 1)))
-    bad, _ = twice(migrated_url, lambda _, session: session.add(Item("b", -1)))
+    inbox = shop(migrated_url, lambda message, session: session.add(Item("a", 1 if message.key == "good" else -1)))
+    good, bad = (inbox.process(delivery(keys=(key,))) for key in ("good", "bad"))
+    inbox.close()
     # Then the good one is durable, the bad one is not acknowledged
     assert good == Processed()
     assert isinstance(bad, Retry)
@@ -230,3 +231,18 @@ def test_what_the_session_holds_is_written_before_the_commit(migrated_url: str, 
         assert connection.execute(sa.select(stock.c.sku)).scalars().all() == ["a"]
         assert connection.execute(sa.select(sa.func.count()).select_from(inbox_table)).scalar_one() == 1
     mapper.dispose()
+
+
+def test_a_violation_of_the_business_is_not_a_duplicate(migrated_url: str, engine: Engine) -> None:
+    # Given a handler that breaks a unique constraint of its own tables
+    with engine.begin() as connection:
+        connection.execute(stock.insert().values(sku="a", quantity=1))
+    step = lambda _, session: session.execute(stock.insert().values(sku="a", quantity=1))  # noqa: E731
+    inbox, received = shop(migrated_url, step), delivery(keys=("k",))
+    # When it is delivered, and the naive consumer would read "IntegrityError: duplicate, acknowledge"
+    outcome = inbox.process(received)
+    # Then it is a failure, and the key is free for the next attempt
+    assert isinstance(outcome, Retry)
+    assert "IntegrityError" in outcome.reason
+    assert rows(engine) == 0
+    inbox.close()

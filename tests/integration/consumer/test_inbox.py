@@ -22,6 +22,8 @@ from outbox.consumer import (
     Processed,
     Retry,
     header,
+    parking,
+    retention,
 )
 from outbox.consumer.schema import inbox as inbox_table
 from outbox.consumer.schema import parked
@@ -29,6 +31,7 @@ from outbox.errors import NoTransaction, SchemaError, SettingsError
 from outbox.schema import outbox as outbox_table
 from outbox.store.clock import utc_after
 from tests.integration.consumer.shop import Step, count, effects, keys_done, reasons, record, rows, shop
+from tests.services.databases import fresh_database
 from tests.unit.consumer.fakes import delivery
 
 #: Both forms keep the same promises.
@@ -113,8 +116,6 @@ def test_keys_that_look_alike_are_apart(migrated_url: str, engine: Engine, row_l
 
 def test_a_collation_that_calls_keys_equal_would_lose_messages(mariadb: str) -> None:
     # Given the naive table: a text key under the usual collation
-    from tests.services.databases import fresh_database
-
     with fresh_database(mariadb) as url:
         engine = sa.create_engine(url)
         with engine.begin() as connection:
@@ -232,6 +233,35 @@ def test_a_permanent_failure_is_parked_with_everything_it_carried(migrated_url: 
     inbox.close()
 
 
+def test_a_message_that_somebody_else_parks_meanwhile_is_there_once(
+    inbox: Inbox, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a parking that looks just before another process has stored the message
+    received, is_parked = delivery(), parking._is_parked
+    inbox.park(received, "first")
+    looks = iter([False])
+    monkeypatch.setattr(parking, "_is_parked", lambda *asked: next(looks, None) is not False and is_parked(*asked))
+    # When it is parked / Then that is fine, and it is there once
+    assert inbox.park(received, "second")
+    assert reasons(engine) == ["first"]
+
+
+def test_the_message_id_is_no_identity_of_a_fact(migrated_url: str, engine: Engine) -> None:
+    # Given a producer that sends one fact twice: the broker draws a new id for the second one
+    sent, again = delivery(keys=("k",)), delivery(keys=("k",))
+    # When one consumer goes by the id, and one by the key
+    naive = Inbox(engine, consumer="naive")
+    naive.handler(topic="payments", key=lambda each: each.unique_id)(
+        lambda message, session: record(message, session, "naive")
+    )
+    ours = shop(engine)
+    outcomes = [each.process(one) for each in (naive, ours) for one in (sent, again)]
+    # Then only the key tells
+    assert outcomes == [Processed(), Processed(), Processed(), Duplicate()]
+    assert len(keys_done(engine, "naive")) == 2
+    assert keys_done(engine) == ["k"]
+
+
 def test_a_reason_of_any_length_can_be_parked(inbox: Inbox, engine: Engine) -> None:
     assert inbox.park(delivery(), "é" * 5000)
     assert reasons(engine) == ["é" * 1000]
@@ -259,8 +289,6 @@ def test_retention_forgets_old_effects_in_batches_and_no_live_claim(
         connection.execute(inbox_table.insert().values(**undone))
     inbox.process(delivery(keys=("new",)))
     # When the consumer purges
-    from outbox.consumer import retention
-
     assert retention.purge(engine, "stock", 3600.0, limit=2) == 2
     assert inbox.purge() == 1
     assert inbox.purge() == 0

@@ -122,3 +122,22 @@ def test_the_naive_look_then_mark_takes_effect_twice(postgres_url: str) -> None:
 def postgres_url(postgres: str) -> Iterator[str]:
     with fresh_database(postgres) as url:
         yield url
+
+
+def test_the_naive_mark_before_work_loses_the_message(postgres_url: str) -> None:
+    # Given a naive consumer that marks the key in a transaction of its own, then dies before the effect
+    engine = sa.create_engine(postgres_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE seen (k TEXT PRIMARY KEY)")
+        connection.exec_driver_sql("CREATE TABLE effect (k TEXT)")
+    mark = "INSERT INTO seen VALUES ('k') ON CONFLICT DO NOTHING"
+    with engine.begin() as connection:
+        assert connection.exec_driver_sql(mark).rowcount == 1
+    # When the message comes again
+    with engine.begin() as connection:
+        is_new = connection.exec_driver_sql(mark).rowcount == 1
+    # Then it passes for a duplicate, and the effect never happens
+    assert not is_new
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM effect").scalar_one() == 0
+    engine.dispose()

@@ -356,3 +356,23 @@ def test_run_opens_purges_and_closes() -> None:
 def test_run_refuses_what_is_no_consumer() -> None:
     with pytest.raises(SettingsError, match=r"name an outbox\.consumer\.Inbox"):
         run(object(), lambda *_: FakeSource(), threading.Event())  # type: ignore[arg-type]
+
+
+def test_a_failing_purge_is_tried_again() -> None:
+    # Given a store that fails at the first purge
+    class Failing(FakeStrategy):
+        def purge(self) -> int:
+            if super().purge() == 0 and self.purges == 1:
+                raise OSError("away")
+            return 3 if self.purges == 2 else 0
+
+    source, strategy, stop = FakeSource(), Failing(), threading.Event()
+    thread = threading.Thread(
+        target=run, args=(strategy, lambda *_: source, stop), kwargs={"settings": QUICK, "purge_every": 0.01}
+    )
+    thread.start()
+    # When time passes / Then it is purged again, batch after batch
+    wait_until(lambda: strategy.purges >= 4)
+    stop.set()
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
