@@ -16,4 +16,4 @@ class CommittedEarly(OutboxError):
 
 
 class HandlerFailed(OutboxError):
-    """The handler met an error of another database than the inbox's."""
+    """The handler met an error of another database than the inbox's, or did not work at all (a coroutine)."""

@@ -1,6 +1,6 @@
 """Strategy C1: the inbox row in the handler's own transaction; effects happen once per (consumer, key)."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
@@ -80,11 +80,15 @@ class RowTransaction:
 def _call(handler: Handler, message: Message, guard: Guard) -> None:
     """Runs the handler; an error of a database that is not the inbox's must not pass for an outage of the inbox."""
     try:
-        handler(message, guard.session)
+        returned = handler(message, guard.session)
     except Exception as error:
         if is_outage(error) and not guard.saw(error):
             raise HandlerFailed(said(error)) from error
         raise
+    if isinstance(returned, Awaitable | Generator):
+        raise HandlerFailed(
+            f"the handler returned a {type(returned).__name__}, so its work was not done: use plain def"
+        )
 
 
 def _standing(connection: Connection, claim: Claim) -> Outcome | None:

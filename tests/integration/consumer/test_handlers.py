@@ -1,6 +1,6 @@
 """Handlers that do what they must not: nothing half-done is ever acknowledged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -246,3 +246,16 @@ def test_a_violation_of_the_business_is_not_a_duplicate(migrated_url: str, engin
     assert "IntegrityError" in outcome.reason
     assert rows(engine) == 0
     inbox.close()
+
+
+def test_a_handler_that_only_promises_to_work_is_not_done(migrated_url: str, engine: Engine) -> None:
+    # Given a handler that is a generator, of which nothing runs when it is called
+    def promise(message: Message, session: Session) -> Iterator[None]:
+        record(message, session)
+        yield
+
+    # When it is delivered / Then it is not acknowledged
+    first, _ = twice(migrated_url, promise)
+    assert isinstance(first, Retry)
+    assert "its work was not done" in first.reason
+    assert rows(engine) == 0
