@@ -73,7 +73,7 @@ class Checker:
         if step is Step.ADOPT:
             holding = self._leases.adopt(row_id, half.token, check.half, self._lease)
         else:
-            holding = self._leases.take_over(row_id, self._lease)
+            holding = self._leases.take_over(row_id, half.half_id, self._lease)
         faults.point("checkback.after_hold")
         return holding
 

@@ -44,6 +44,8 @@ class Commits:
     def finish(self, holdings: Sequence[Holding], until: float) -> list[Finding]:
         """Looks all up, commits the absent ones by their stored handles before ``until``, acts on the answers."""
         looked = list(zip(holdings, self.look_up(holdings, until), strict=True))
+        for holding in (it for it, step in looked if step is Next.GIVE_UP):
+            self._act(holding, Next.GIVE_UP, "the broker's store does not go back to the decision any more")
         absent = [holding for holding, step in looked if step is Next.COMMIT]
         faults.point("commits.before_write")
         ended = self._broker.resolve([Ending(it.half, Verdict.COMMIT) for it in absent], until) if absent else []

@@ -94,11 +94,6 @@ def _is_own(row: RowView, half: HalfView) -> bool:
     return row.state is State.PENDING or row.half_id == half.half_id
 
 
-def may_commit(row: RowView, half: HalfView, *, holds_lease: bool) -> bool:
-    """Whether a holder may still send COMMIT: the row is committed, to this half, under the holder's own lease."""
-    return holds_lease and row.state is State.COMMITTED and _is_own(row, half)
-
-
 def after_look_up(sighting: Sighting) -> Next:
     """What a holder that took the commit lease over does once it has looked the half up."""
     steps = {Sighting.VISIBLE: Next.SETTLE, Sighting.ABSENT: Next.COMMIT, Sighting.EXPIRED: Next.GIVE_UP}

@@ -184,9 +184,10 @@ class Broker(Protocol):
         """Looks for visible messages with the halves' unique ids, each at the broker that holds the half; in order.
 
         ABSENT only from the master, with the message index on and caught up with everything that was stored before
-        the call, from a store that is older than the half's decision, over a range with a day's margin on both sides.
-        Everything else is CANNOT_TELL, and so is whatever is not known by ``until`` (``outbox.clock.monotonic``
-        seconds). Never raises.
+        the call, over a range with a day's margin on both sides, from a store that goes back to the half's decision
+        (by its oldest message, or because the half itself still lies in its place). EXPIRED where the store does not:
+        its files were deleted, or it was replaced. Everything else is CANNOT_TELL, and so is whatever is not known by
+        ``until`` (``outbox.clock.monotonic`` seconds). Never raises.
         """
         ...
 

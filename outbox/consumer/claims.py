@@ -159,11 +159,11 @@ def _insert_mysql(connection: Connection, values: dict[str, Any]) -> bool:
     return True
 
 
-def _select(claim: Claim) -> sa.Select[Any]:
+def _select(claim: Claim) -> Any:
     return sa.select(inbox.c.topic, inbox.c.payload_hash, inbox.c.done_at).where(claim.row())
 
 
-def _row(connection: Connection, query: sa.Select[Any]) -> Earlier | None:
+def _row(connection: Connection, query: Any) -> Earlier | None:
     row = connection.execute(query).one_or_none()
     return Earlier(row.topic, bytes(row.payload_hash), row.done_at) if row is not None else None
 

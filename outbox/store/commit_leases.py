@@ -3,8 +3,9 @@
 COMMIT may be sent only by the holder of a row's commit lease. ``Decisions.decide`` gives it to the relay; here it is
 adopted (pending -> committed, for a half whose attempt ran out), taken over once it is over, and put to an end.
 From-states and comparisons: *adopt* leaves ``pending``, compares the token and that the lease is over; *take over*
-leaves ``committed`` and compares that the lease is over; *settle* compares the half and nothing else, since delivered
-is true whoever says it; *reopen*, *give up* and *postpone* compare the lease id, which the next holder replaces.
+leaves ``committed``, compares the half and that the lease is over; *settle* compares the half and nothing else, since
+delivered is true whoever says it; *reopen*, *give up* and *postpone* compare the lease id, which the next holder
+replaces. Taking a lease is durable: one that a crash of the server forgot would have two holders.
 If the holder dies before any of them, its lease runs out and the next holder looks the half up first.
 """
 
@@ -64,7 +65,7 @@ class CommitLeases:
         chosen = given(database.dialect, {"id": int})
         self._held = selecting(database.dialect, chosen, *_HELD, utc_now().label("now"))
         self._due = (
-            sa.select(outbox.c.id)
+            sa.select(outbox.c.id, outbox.c.half_id)
             .where(unsettled(), over)
             .order_by(outbox.c.available_at, outbox.c.id)
             .limit(sa.bindparam("rows"))
@@ -84,16 +85,16 @@ class CommitLeases:
             changed = self._changes.adopt.apply(connection, [row], seconds=lease, new_lease=fresh)
             return self._holdings(connection, changed, fresh).pop() if changed else None
 
-    def take_over(self, row_id: int, lease: float) -> Holding | None:
-        """Takes the commit lease of one row once the earlier one is over; None: it is not, or the row moved on."""
+    def take_over(self, row_id: int, half_id: str, lease: float) -> Holding | None:
+        """Takes the commit lease of the row that chose this half, once the earlier one is over; None: it moved on."""
         with self._database.transaction() as connection:
-            return next(iter(self._take(connection, [row_id], lease)), None)
+            return next(iter(self._take(connection, [(row_id, half_id)], lease)), None)
 
     def take_over_due(self, limit: int, lease: float) -> list[Holding]:
         """Takes up to ``limit`` commit leases that are over, the longest over first."""
         with self._database.transaction() as connection:
-            due = connection.execute(self._due, {"rows": limit}).scalars().all()
-            return self._take(connection, due, lease)
+            due = connection.execute(self._due, {"rows": limit}).all()
+            return self._take(connection, [(row.id, row.half_id) for row in due], lease)
 
     def settle(self, halves: Iterable[tuple[int, str]]) -> set[int]:
         """Marks rows (row id, id of the half that the broker made visible) as delivered; the ids that changed."""
@@ -113,9 +114,10 @@ class CommitLeases:
         """Keeps the row committed and lets nobody act on it for ``seconds``."""
         return self._end(self._changes.postpone, holding, reason, seconds=seconds)
 
-    def _take(self, connection: Connection, row_ids: Iterable[int], lease: float) -> list[Holding]:
+    def _take(self, connection: Connection, halves: Iterable[tuple[int, str]], lease: float) -> list[Holding]:
+        """The half is compared as well: who was asked about one half must not come to hold the lease of another."""
         fresh = fresh_token()
-        rows = [{"id": row_id} for row_id in row_ids]
+        rows = [{"id": row_id, "half_id": half_id} for row_id, half_id in halves]
         changed = self._changes.take_over.apply(connection, rows, seconds=lease, new_lease=fresh)
         return self._holdings(connection, changed, fresh)
 
@@ -145,7 +147,13 @@ class _Changes:
             compare=lambda rows: sa.and_(outbox.c.token == rows.token, _over()),
             values=chosen_half,
         )
-        self.take_over = Change(dialect, committed, compare=lambda _: _over(), values=lambda _: fresh_lease())
+        self.take_over = Change(
+            dialect,
+            committed,
+            columns={"half_id": str},
+            compare=lambda rows: sa.and_(outbox.c.half_id == rows.half_id, _over()),
+            values=lambda _: fresh_lease(),
+        )
         self.settle = Change(
             dialect,
             committed,

@@ -55,7 +55,7 @@ def selecting(dialect: str, rows: Subquery, *columns: sa.ColumnElement[Any]) -> 
     return sa.select(*columns).where(by_id)
 
 
-def updating(dialect: str, rows: Subquery, values: Mapping[str, Any]) -> sa.Update:
+def updating(dialect: str, rows: Subquery | sa.CTE, values: Mapping[str, Any]) -> sa.Update:
     """Writes ``values`` (column names to expressions) to the given outbox rows."""
     by_id = outbox.c.id == rows.c.id
     if dialect in MYSQL_FAMILY:

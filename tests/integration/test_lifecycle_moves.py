@@ -110,7 +110,7 @@ def renew(database: Database, row_id: int, names: Names) -> object:
 
 
 def take_over(database: Database, row_id: int, names: Names) -> object:
-    return CommitLeases(database).take_over(row_id, 15)
+    return CommitLeases(database).take_over(row_id, names.half_id, 15)
 
 
 def postpone(database: Database, row_id: int, names: Names) -> object:

@@ -112,9 +112,10 @@ def test_a_committed_row_is_taken_over_only_after_its_lease(database: Database) 
     leases = CommitLeases(database)
     # When its commit lease is live, nobody gets it
     assert leases.take_over_due(10, 15) == []
-    assert leases.take_over(row_id, 15) is None
+    assert leases.take_over(row_id, half.half_id, 15) is None
     # When it is over, exactly one does
     expire(database, row_id)
+    assert leases.take_over(row_id, "another half", 15) is None
     (holding,) = leases.take_over_due(10, 15)
     assert leases.take_over_due(10, 15) == []
     assert (holding.row_id, holding.half) == (row_id, half)

@@ -17,7 +17,6 @@ from outbox.verdict import (
     after_commit,
     after_gone,
     after_look_up,
-    may_commit,
     verdict,
 )
 
@@ -27,7 +26,6 @@ class Rules:
     """The protocol as built; a broken variant replaces one field."""
 
     verdict: Callable[[RowView | None, HalfView], Step] = verdict
-    may_commit: Callable[..., bool] = may_commit
     after_look_up: Callable[[Sighting], Next] = after_look_up
     after_commit: Callable[[Confirmation], Next] = after_commit
     after_gone: Callable[..., Next] = after_gone

@@ -15,7 +15,6 @@ from outbox.verdict import (
     after_commit,
     after_gone,
     after_look_up,
-    may_commit,
     verdict,
 )
 
@@ -74,18 +73,11 @@ def test_a_presumed_delivery_commits_its_own_half_only(names: tuple[str | None, 
     assert verdict(row(State.DELIVERED, names, over=over, presumed=True), HALF) is expected
 
 
-@pytest.mark.parametrize(("state", "names", "holds"), list(itertools.product(State, NAMES, [False, True])), ids=str)
-def test_only_the_holder_commits_and_only_the_chosen_half(
-    state: State, names: tuple[str | None, str | None], holds: bool
-) -> None:
-    allowed = may_commit(row(state, names, over=False), HALF, holds_lease=holds)
-    assert allowed == (state is State.COMMITTED and names == OWN and holds)
-
-
 def test_a_look_up_decides_what_the_new_holder_does() -> None:
     assert after_look_up(Sighting.VISIBLE) is Next.SETTLE
     assert after_look_up(Sighting.ABSENT) is Next.COMMIT
     assert after_look_up(Sighting.CANNOT_TELL) is Next.WAIT
+    assert after_look_up(Sighting.EXPIRED) is Next.GIVE_UP
 
 
 @pytest.mark.parametrize("confirmation", Confirmation)
@@ -98,5 +90,6 @@ def test_only_a_confirmed_commit_settles(confirmation: Confirmation) -> None:
 def test_a_half_that_is_gone_is_reopened_only_if_its_absence_proves_something(recently: bool) -> None:
     assert after_gone(Sighting.VISIBLE, decided_recently=recently) is Next.SETTLE
     assert after_gone(Sighting.CANNOT_TELL, decided_recently=recently) is Next.WAIT
+    assert after_gone(Sighting.EXPIRED, decided_recently=recently) is Next.GIVE_UP
     expected = Next.REOPEN if recently else Next.GIVE_UP
     assert after_gone(Sighting.ABSENT, decided_recently=recently) is expected

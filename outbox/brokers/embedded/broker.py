@@ -179,8 +179,9 @@ class EmbeddedBroker:
         if halves.is_visible(connection, half):
             return Sighting.VISIBLE
         oldest = max(halves.created_at(connection), self._file.clock() - self._file.timing.retention)
-        told = halves.holds(connection, half) and oldest < since
-        return Sighting.ABSENT if told else Sighting.CANNOT_TELL
+        if oldest >= since:
+            return Sighting.EXPIRED
+        return Sighting.ABSENT if halves.holds(connection, half) else Sighting.CANNOT_TELL
 
     def _expect_open(self) -> None:
         if self._closed:

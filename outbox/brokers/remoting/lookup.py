@@ -10,7 +10,7 @@ from typing import Final
 from outbox.brokers.base import Half, Sought
 from outbox.brokers.remoting.admin import config, runtime
 from outbox.brokers.remoting.commands import Code, Request
-from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, RemotingError
+from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, Denied, RemotingError
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.pipeline import exchange
 from outbox.brokers.remoting.routes import Routes
@@ -28,6 +28,8 @@ _CATCH_UP: Final = 2.0
 _POLL: Final = 0.02
 #: What the broker returns at most for one id (``defaultQueryMaxNum``): as many may hide the one that is asked for.
 _LIMIT: Final = 32
+#: How the broker says that nothing lies at an offset.
+_NO_MESSAGE: Final = "can not find message"
 _BEFORE: Final = timedelta(days=1)
 #: A half may be committed long after the decision; no store keeps messages for a year beyond that.
 _AFTER: Final = timedelta(days=366)
@@ -81,7 +83,10 @@ class LookUp:
             return sightings | dict.fromkeys(missed, Sighting.CANNOT_TELL)
         if before.dispatched < before.written:
             sightings |= self._query_again(address, missed, until, before)
-        return sightings | {it: _doubt(sightings[it]) for it in missed if self._is_younger(address, before, it, until)}
+        absent = [it for it in missed if sightings[it] is Sighting.ABSENT]
+        # Read after the query: files that were deleted meanwhile may have held the message.
+        reach = _store(runtime(self._connections, address, _left(until))).earliest
+        return sightings | {it: self._proved(address, it, reach, until) for it in absent}
 
     def _query_again(
         self, address: str, missed: Sequence[Sought], until: float, before: _Store
@@ -94,13 +99,19 @@ class LookUp:
             time.sleep(_POLL)
         return dict.fromkeys(missed, Sighting.CANNOT_TELL)
 
-    def _is_younger(self, address: str, store: _Store, it: Sought, until: float) -> bool:
-        """Whether the store does not go back to the decision, or nobody can say so of this half."""
+    def _proved(self, address: str, it: Sought, reach: int, until: float) -> Sighting:
+        """ABSENT if the store goes back to the decision, by its oldest message (``reach``, milliseconds) or because the
+        half, which is older, still lies in its place; EXPIRED if it does not.
+
+        The half itself settles it where clocks differ, and on 4.9, whose young stores do not say how old they are.
+        """
+        if 0 <= reach <= it.since.timestamp() * 1000:
+            return Sighting.ABSENT
         try:
-            return self._earliest(address, it.half, store, until) > it.since.timestamp() * 1000
+            return Sighting.ABSENT if self._lies_in_place(address, it.half, until) else Sighting.EXPIRED
         except (RemotingError, MalformedMessage, ValueError) as problem:
             log.warning("look-up of half %s cannot tell how old the store is: %s", it.half.half_id, problem)
-            return True
+            return Sighting.CANNOT_TELL
 
     def _has_index(self, address: str, until: float) -> bool:
         """Whether this is a master that keeps the message index."""
@@ -112,21 +123,17 @@ class LookUp:
             self._indexed[address] = known
         return known[0]
 
-    def _earliest(self, address: str, half: Half, store: _Store, until: float) -> int:
-        """A moment (milliseconds) to which the store goes back, at least.
-
-        A young 4.9 store does not say; then it is when the half was stored, read where it lies: whatever is younger is
-        still there as well.
-        """
-        if store.earliest >= 0:
-            return store.earliest
+    def _lies_in_place(self, address: str, half: Half, until: float) -> bool:
+        """Whether the commit log still holds the half where it was stored (``QueryMessageProcessor``, broker)."""
         offsets = parse_handle(half.handle)
         where = {"offset": str(offsets[1] if offsets else -1)}
-        answer = self._connections.ask(address, Request.VIEW_MESSAGE, where, timeout=_left(until))
+        answer = self._connections.call(address, Request.VIEW_MESSAGE, where, timeout=_left(until))
+        if answer.code == Code.SYSTEM_ERROR and _NO_MESSAGE in answer.remark:
+            return False
+        if answer.code != Code.SUCCESS:
+            raise Denied(address, answer)
         (message,) = decode_messages(answer.body)
-        if message.properties.get("UNIQ_KEY") != half.half_id:
-            raise MalformedMessage(f"another message lies at the position of half {half.half_id}")
-        return message.stored_at
+        return message.properties.get("UNIQ_KEY") == half.half_id
 
     def _query(self, address: str, share: Sequence[Sought], until: float) -> dict[Sought, Sighting]:
         """Asks for each id, pipelined; ABSENT here means no more than that the index has no such entry now."""
@@ -169,8 +176,3 @@ def _seen(half: Half, answer: Frame | None) -> Sighting:
     if any(seen.properties.get("UNIQ_KEY") == half.half_id and seen.topic == half.topic for seen in found):
         return Sighting.VISIBLE
     return Sighting.ABSENT if len(found) < _LIMIT else Sighting.CANNOT_TELL
-
-
-def _doubt(sighting: Sighting) -> Sighting:
-    """From a store that is younger than the decision, an absence proves nothing."""
-    return Sighting.CANNOT_TELL if sighting is Sighting.ABSENT else sighting

@@ -152,7 +152,7 @@ def test_old_messages_leave_the_file(bench: Bench) -> None:
     assert inspector.open_halves() == []
     assert end(broker, left_open).confirmation is Confirmation.GONE
     # And nobody claims to know what became of them
-    assert look_up(broker, committed, decided) is Sighting.CANNOT_TELL
+    assert look_up(broker, committed, decided) is Sighting.EXPIRED
     # And the file goes on
     after = prepare(broker)
     end(broker, after)

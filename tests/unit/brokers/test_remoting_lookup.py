@@ -24,7 +24,14 @@ def runtime(written: int = 100, behind: int = 0, earliest: int = 0) -> bytes:
 class LookUps:
     """A broker that is asked whether a message is visible."""
 
-    def __init__(self, *found: bytes, figures: bytes = runtime(), settings: str = "messageIndexEnable=true") -> None:
+    def __init__(
+        self,
+        *found: bytes,
+        figures: bytes = runtime(),
+        settings: str = "messageIndexEnable=true",
+        in_place: bytes = b"",
+    ) -> None:
+        self.in_place = in_place
         self.found = b"".join(found)
         self.figures = [figures]
         self.settings = f"brokerRole=ASYNC_MASTER\naliyunSecretKey=secret\n{settings}\n"
@@ -33,6 +40,9 @@ class LookUps:
         """Answers the three questions of a look-up."""
         if request.code == Request.QUERY_MESSAGE:
             return answer(request, body=self.found) if self.found else answer(request, 22, remark="no message")
+        if request.code == Request.VIEW_MESSAGE:
+            missing = answer(request, 1, remark="can not find message by the offset, 1001")
+            return answer(request, body=self.in_place) if self.in_place else missing
         if request.code == Request.BROKER_CONFIG:
             return answer(request, body=self.settings.encode())
         return answer(request, body=self.figures.pop(0) if len(self.figures) > 1 else self.figures[0])
@@ -44,6 +54,10 @@ NOW = datetime.now(UTC)
 def named(half_id: str, topic: str = TOPIC) -> bytes:
     """A visible message of this id."""
     return stored_message(topic, b"body", {"UNIQ_KEY": half_id})
+
+
+#: A store whose oldest message is younger than the decision.
+YOUNG = runtime(earliest=int(NOW.timestamp() * 1000) + 1)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +72,12 @@ def named(half_id: str, topic: str = TOPIC) -> bytes:
         (LookUps(settings="messageIndexEnable=false"), Sighting.CANNOT_TELL),
         (LookUps(settings=""), Sighting.CANNOT_TELL),
         (LookUps(settings="messageIndexEnable=true\nbrokerRole=SLAVE"), Sighting.CANNOT_TELL),
-        (LookUps(figures=runtime(earliest=int(NOW.timestamp() * 1000) + 1)), Sighting.CANNOT_TELL),
-        (LookUps(figures=runtime(earliest=-1)), Sighting.CANNOT_TELL),
+        (LookUps(figures=YOUNG), Sighting.EXPIRED),
+        (LookUps(figures=YOUNG, in_place=named("other")), Sighting.EXPIRED),
+        (LookUps(figures=YOUNG, in_place=named("ABC")), Sighting.ABSENT),
+        (LookUps(figures=YOUNG, in_place=b"noise"), Sighting.CANNOT_TELL),
+        (LookUps(figures=runtime(earliest=-1)), Sighting.EXPIRED),
+        (LookUps(figures=runtime(earliest=-1), in_place=named("ABC")), Sighting.ABSENT),
         (LookUps(figures=runtime(behind=1)), Sighting.CANNOT_TELL),
         (LookUps(figures=b"{}"), Sighting.CANNOT_TELL),
         (LookUps(named("ABC"), figures=runtime(behind=1)), Sighting.VISIBLE),
@@ -79,7 +97,7 @@ def test_absence_waits_for_the_index(opened: Open) -> None:
     # When a half is looked up; Then it is absent once everything before the call is in, and was asked for again
     assert look_up(broker, Half(TOPIC, "ABC", "broker-a", "5 1001", GROUP), NOW) is Sighting.ABSENT
     codes = [request.code for request in server.requests if request.code in {12, 28}]
-    assert codes == [28, 12, 28, 28, 12]
+    assert codes == [28, 12, 28, 28, 12, 28]
 
 
 def test_a_look_up_of_a_broker_that_is_gone_cannot_tell(opened: Open) -> None:
