@@ -5,14 +5,13 @@ From-states and comparisons: *claim* takes rows in the claim index (pending, due
 runs out and the next claim draws a new token, which turns every half of the dead attempt into a superseded one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from outbox.columns import MYSQL_FAMILY
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
 from outbox.message import Mode
@@ -55,39 +54,22 @@ _CLAIMED = (
     outbox.c.failures,
 )
 
+#: Leases rows and reads them; the rows' columns are those of ``_CLAIMED``.
+Take = Callable[[Connection, Mapping[str, Any]], list[Any]]
+
 
 class Claims:
     """The statements of the claim; each method is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        due = sa.and_(claimable(), outbox.c.available_at <= utc_now())
-        self._candidates = (
-            sa.select(outbox.c.id, sa.func.length(outbox.c.payload))
-            .where(due)
-            .order_by(outbox.c.available_at, outbox.c.id)
-            .limit(sa.bindparam("rows"))
-            .with_for_update(skip_locked=True)
-        )
-        chosen = given(database.dialect, {"id": int})
-        self._lease = updating(
-            database.dialect,
-            chosen,
-            {
-                "token": sa.bindparam("fresh"),
-                "lease_id": sa.bindparam("fresh"),
-                "available_at": utc_after(sa.bindparam("seconds", type_=sa.Float())),
-                "attempts": outbox.c.attempts + 1,
-            },
-        )
-        self._read = selecting(database.dialect, chosen, *_CLAIMED)
-        self._returns = database.dialect not in MYSQL_FAMILY
+        self._take = _take_at_once() if database.dialect == "postgresql" else _TakeInSteps(database.dialect)
         self._renew = Change(
             database.dialect,
             sources_of(Move.COMMIT),
             columns={"token": str, "lease": str},
             compare=own_attempt,
-            values=lambda _: {"available_at": utc_after(sa.bindparam("seconds", type_=sa.Float()))},
+            values=lambda _: {"available_at": utc_after(_seconds())},
         )
 
     def claim(self, limit: int, max_bytes: int, lease: float) -> list[Attempt]:
@@ -96,9 +78,12 @@ class Claims:
         Oldest first. The transaction may be lost in a crash of the database server: then nobody holds the lease, and
         the halves sent under it are superseded by the next claim.
         """
-        with self._database.transaction(durable=False) as connection:
-            sizes = connection.execute(self._candidates, {"rows": limit}).all()
-            return self._take(connection, _within(max_bytes, sizes), lease) if sizes else []
+        # The token is the lease id, and one draw serves the whole claim: a row id and a token name one attempt.
+        fresh = fresh_token()
+        parameters = {"rows": limit, "bytes": max_bytes, "seconds": lease, "fresh": fresh}
+        with self._database.transaction(durable=False, index_order=True) as connection:
+            rows = self._take(connection, parameters)
+        return [_attempt(row, fresh) for row in rows]
 
     def renew(self, attempts: Iterable[Attempt], lease: float) -> set[int]:
         """Leases the attempts for ``lease`` seconds from now; the ids of the rows that are still theirs."""
@@ -106,31 +91,79 @@ class Claims:
             rows = [{"id": it.row_id, "token": it.token, "lease": it.lease_id} for it in attempts]
             return set(self._renew.apply(connection, rows, seconds=lease))
 
-    def _take(self, connection: Connection, chosen: Sequence[int], lease: float) -> list[Attempt]:
-        """The token is the lease id, and one draw serves the whole claim: a row id and a token name one attempt."""
-        fresh = fresh_token()
-        parameters: dict[str, Any] = {**ids(chosen), "fresh": fresh, "seconds": lease}
-        if self._returns:
-            rows = connection.execute(self._lease.returning(*_CLAIMED), parameters).all()
-        else:
-            connection.execute(self._lease, parameters)
-            rows = connection.execute(self._read, ids(chosen)).all()
-        by_id = {row.id: row for row in rows}
-        return [_attempt(by_id[row_id], fresh) for row_id in chosen]
+
+def _candidates() -> sa.Select[Any]:
+    """Due rows and their sizes, oldest first, locked; rows that another transaction holds are skipped."""
+    return (
+        sa.select(outbox.c.id, outbox.c.available_at, sa.func.length(outbox.c.payload).label("size"))
+        .where(claimable(), outbox.c.available_at <= utc_now())
+        .order_by(outbox.c.available_at, outbox.c.id)
+        .limit(sa.bindparam("rows"))
+        .with_for_update(skip_locked=True)
+    )
+
+
+def _leased() -> dict[str, Any]:
+    return {
+        "token": sa.bindparam("fresh", type_=outbox.c.token.type),
+        "lease_id": sa.bindparam("fresh", type_=outbox.c.token.type),
+        "available_at": utc_after(_seconds()),
+        "attempts": outbox.c.attempts + 1,
+    }
+
+
+def _take_at_once() -> "Take":
+    """One statement, for PostgreSQL."""
+    found = _candidates().cte("candidates")
+    order = (found.c.available_at, found.c.id)
+    measured = sa.select(
+        found.c.id,
+        sa.func.row_number().over(order_by=order).label("place"),
+        sa.func.sum(found.c.size).over(order_by=order).label("total"),
+    ).subquery("measured")
+    fits = sa.or_(measured.c.total <= sa.bindparam("bytes"), measured.c.place == 1)
+    chosen = sa.select(measured.c.id, measured.c.place).where(fits).cte("chosen")
+    take = outbox.update().where(outbox.c.id == chosen.c.id).values(**_leased())
+    statement = take.returning(*_CLAIMED, chosen.c.place)
+    return lambda connection, parameters: sorted(connection.execute(statement, parameters), key=lambda row: row.place)
+
+
+class _TakeInSteps:
+    """Candidates, lease and look in three statements, where UPDATE cannot return what it joined."""
+
+    def __init__(self, dialect: str) -> None:
+        chosen = given(dialect, {"id": int})
+        self._candidates = _candidates()
+        self._lease = updating(dialect, chosen, _leased())
+        self._read = selecting(dialect, chosen, *_CLAIMED)
+
+    def __call__(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
+        """The leased rows, oldest first."""
+        found = connection.execute(self._candidates, {"rows": parameters["rows"]}).all()
+        chosen = _within(parameters["bytes"], found)
+        if not chosen:
+            return []
+        connection.execute(self._lease, {**parameters, **ids(chosen)})
+        by_id = {row.id: row for row in connection.execute(self._read, ids(chosen))}
+        return [by_id[row_id] for row_id in chosen]
+
+
+def _seconds() -> sa.BindParameter[float]:
+    return sa.bindparam("seconds", type_=sa.Float())
 
 
 def _within(max_bytes: int, sizes: Iterable[Any]) -> list[int]:
     """The ids of the first rows that fit; the first one always does, or it could never be sent."""
     chosen: list[int] = []
     total = 0
-    for row_id, size in sizes:
-        total += size
+    for candidate in sizes:
+        total += candidate.size
         if chosen and total > max_bytes:
             break
-        chosen.append(row_id)
+        chosen.append(candidate.id)
     return chosen
 
 
 def _attempt(row: Any, fresh: str) -> Attempt:
-    columns = dict(zip(Attempt.__dataclass_fields__, row, strict=False))
-    return Attempt(**columns | {"mode": Mode(columns["mode"]), "token": fresh, "lease_id": fresh})
+    row_id, topic, key, tag, payload, content_type, headers, lane, mode, failures, *_ = row
+    return Attempt(row_id, topic, key, tag, payload, content_type, headers, lane, Mode(mode), failures, fresh, fresh)

@@ -92,7 +92,7 @@ class CommitLeases:
 
     def take_over_due(self, limit: int, lease: float) -> list[Holding]:
         """Takes up to ``limit`` commit leases that are over, the longest over first."""
-        with self._database.transaction() as connection:
+        with self._database.transaction(index_order=True) as connection:
             due = connection.execute(self._due, {"rows": limit}).all()
             return self._take(connection, [(row.id, row.half_id) for row in due], lease)
 

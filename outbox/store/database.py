@@ -19,6 +19,10 @@ _DRIVERS = {
     "mariadb": "mariadb+pymysql",
 }
 
+#: PostgreSQL settings that a transaction turns off.
+_NOT_DURABLE = ("synchronous_commit",)
+_INDEX_ORDER = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
+
 
 class Database:
     """An engine with the toolkit's connection settings; safe to use from several threads.
@@ -43,15 +47,19 @@ class Database:
         return self.engine.dialect.name
 
     @contextmanager
-    def transaction(self, *, durable: bool = True) -> Iterator[Connection]:
+    def transaction(self, *, durable: bool = True, index_order: bool = False) -> Iterator[Connection]:
         """One transaction at READ COMMITTED (SQLite: BEGIN IMMEDIATE); commits at the end, rolls back on an exception.
 
         ``durable=False`` lets PostgreSQL answer COMMIT before the WAL reaches the disk: for claims and settlements,
         whose loss in a crash of the server leaves a state that the protocol repairs. Never for a decision.
+        ``index_order=True`` makes PostgreSQL walk an index in its order up to the limit: with stale statistics it would
+        rather collect and sort the whole backlog for every claim.
         """
+        local = (_NOT_DURABLE if not durable else ()) + (_INDEX_ORDER if index_order else ())
         with self.engine.begin() as connection:
-            if not durable and self.dialect == "postgresql":
-                connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+            if local and self.dialect == "postgresql":
+                calls = ", ".join(f"set_config('{name}', 'off', true)" for name in local)
+                connection.exec_driver_sql(f"SELECT {calls}")
             yield connection
 
     def close(self) -> None:
@@ -74,6 +82,7 @@ class Database:
                 f"SET statement_timeout = {int(statement * 1000)}",
                 f"SET idle_in_transaction_session_timeout = {int(statement * 3000)}",
                 "SET synchronous_commit = on",
+                "SET jit = off",  # compiling takes longer than any statement of ours runs
             ]
         if self.dialect in MYSQL_FAMILY:
             return [f"SET SESSION innodb_lock_wait_timeout = {max(1, int(lock))}"]
