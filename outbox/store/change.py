@@ -75,6 +75,11 @@ def _state_of_named_row() -> ColumnElement[str]:
     return outbox.c.state.concat("")
 
 
+def seconds() -> sa.BindParameter[float]:
+    """The duration that a statement is given."""
+    return sa.bindparam("seconds", type_=sa.Float())
+
+
 def own_attempt(rows: Any) -> ColumnElement[bool]:
     """The row is still held by the attempt that the given token and lease id name."""
     return sa.and_(outbox.c.token == rows.token, outbox.c.lease_id == rows.lease)
@@ -90,9 +95,9 @@ def no_half() -> dict[str, Any]:
     return dict.fromkeys(("half_id", "half_broker", "half_handle", "half_group", "decided_at"))
 
 
-def again_after(seconds: Any) -> dict[str, Any]:
+def again_after(delay: Any) -> dict[str, Any]:
     """When the row may be claimed again, never before its own ``not_before``."""
-    due = utc_after(seconds)
+    due = utc_after(delay)
     return {"available_at": latest(sa.func.coalesce(outbox.c.not_before, due), due)}
 
 
@@ -123,5 +128,5 @@ def fresh_lease() -> dict[str, Any]:
     """A lease under the id ``:new_lease`` that is over in ``:seconds``."""
     return {
         "lease_id": sa.bindparam("new_lease", type_=sa.String()),
-        "available_at": utc_after(sa.bindparam("seconds", type_=sa.Float())),
+        "available_at": utc_after(seconds()),
     }

@@ -16,7 +16,7 @@ from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
 from outbox.message import Mode
 from outbox.schema import claimable, outbox
-from outbox.store.change import Change, own_attempt
+from outbox.store.change import Change, own_attempt, seconds
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.given import given, ids, selecting, updating
@@ -69,7 +69,7 @@ class Claims:
             sources_of(Move.COMMIT),
             columns={"token": str, "lease": str},
             compare=own_attempt,
-            values=lambda _: {"available_at": utc_after(_seconds())},
+            values=lambda _: {"available_at": utc_after(seconds())},
         )
 
     def claim(self, limit: int, max_bytes: int, lease: float) -> list[Attempt]:
@@ -107,7 +107,7 @@ def _leased() -> dict[str, Any]:
     return {
         "token": sa.bindparam("fresh", type_=outbox.c.token.type),
         "lease_id": sa.bindparam("fresh", type_=outbox.c.token.type),
-        "available_at": utc_after(_seconds()),
+        "available_at": utc_after(seconds()),
         "attempts": outbox.c.attempts + 1,
     }
 
@@ -146,10 +146,6 @@ class _TakeInSteps:
         connection.execute(self._lease, {**parameters, **ids(chosen)})
         by_id = {row.id: row for row in connection.execute(self._read, ids(chosen))}
         return [by_id[row_id] for row_id in chosen]
-
-
-def _seconds() -> sa.BindParameter[float]:
-    return sa.bindparam("seconds", type_=sa.Float())
 
 
 def _within(max_bytes: int, sizes: Iterable[Any]) -> list[int]:

@@ -21,7 +21,16 @@ from outbox.brokers.base import Half
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, State, sources_of, target_of
 from outbox.schema import outbox, unsettled
-from outbox.store.change import Change, chosen_half, fresh_lease, half_columns, half_values, no_attempt, no_half
+from outbox.store.change import (
+    Change,
+    chosen_half,
+    fresh_lease,
+    half_columns,
+    half_values,
+    no_attempt,
+    no_half,
+    seconds,
+)
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.given import given, ids, selecting
@@ -135,56 +144,85 @@ class _Changes:
     """The writes of this module, built once per dialect."""
 
     def __init__(self, dialect: str) -> None:
-        committed = sources_of(Move.REOPEN)
-        held: dict[str, Any] = {
-            "columns": {"lease": str, "reason": str},
-            "compare": lambda rows: outbox.c.lease_id == rows.lease,
-        }
-        self.adopt = Change.of_move(
-            dialect,
-            Move.COMMIT,
-            columns={"token": str, **half_columns()},
-            compare=lambda rows: sa.and_(outbox.c.token == rows.token, _over()),
-            values=chosen_half,
-        )
-        self.take_over = Change(
-            dialect,
-            committed,
-            columns={"half_id": str},
-            compare=lambda rows: sa.and_(outbox.c.half_id == rows.half_id, _over()),
-            values=lambda _: fresh_lease(),
-        )
-        self.settle = Change(
-            dialect,
-            committed,
-            columns={"half_id": str},
-            compare=lambda rows: outbox.c.half_id == rows.half_id,
-            values=lambda _: {"state": target_of(Move.DELIVER), "delivered_at": utc_now(), "lease_id": None},
-        )
-        self.reopen = Change.of_move(
-            dialect,
-            Move.REOPEN,
-            **held,
-            values=lambda rows: {"reason": rows.reason, **no_attempt(), **no_half(), "available_at": utc_now()},
-        )
-        self.give_up = Change.of_move(
-            dialect, Move.GIVE_UP, **held, values=lambda rows: {"reason": rows.reason, **no_attempt()}
-        )
-        self.postpone = Change(
-            dialect,
-            committed,
-            **held,
-            values=lambda rows: {"reason": rows.reason, "available_at": utc_after(_seconds())},
-        )
+        self.adopt = _adopt(dialect)
+        self.take_over = _take_over(dialect)
+        self.settle = _settle(dialect)
+        self.reopen = _reopen(dialect)
+        self.give_up = _give_up(dialect)
+        self.postpone = _postpone(dialect)
+
+
+#: What the holder of a lease names.
+_HELD_COLUMNS: dict[str, type] = {"lease": str, "reason": str}
+
+
+def _holder(rows: Any) -> Any:
+    return outbox.c.lease_id == rows.lease
+
+
+def _adopt(dialect: str) -> Change:
+    return Change.of_move(
+        dialect,
+        Move.COMMIT,
+        columns={"token": str, **half_columns()},
+        compare=lambda rows: sa.and_(outbox.c.token == rows.token, _over()),
+        values=chosen_half,
+    )
+
+
+def _take_over(dialect: str) -> Change:
+    return Change(
+        dialect,
+        sources_of(Move.REOPEN),
+        columns={"half_id": str},
+        compare=lambda rows: sa.and_(outbox.c.half_id == rows.half_id, _over()),
+        values=lambda _: fresh_lease(),
+    )
+
+
+def _settle(dialect: str) -> Change:
+    return Change(
+        dialect,
+        sources_of(Move.REOPEN),
+        columns={"half_id": str},
+        compare=lambda rows: outbox.c.half_id == rows.half_id,
+        values=lambda _: {"state": target_of(Move.DELIVER), "delivered_at": utc_now(), "lease_id": None},
+    )
+
+
+def _reopen(dialect: str) -> Change:
+    return Change.of_move(
+        dialect,
+        Move.REOPEN,
+        columns=_HELD_COLUMNS,
+        compare=_holder,
+        values=lambda rows: {"reason": rows.reason, **no_attempt(), **no_half(), "available_at": utc_now()},
+    )
+
+
+def _give_up(dialect: str) -> Change:
+    return Change.of_move(
+        dialect,
+        Move.GIVE_UP,
+        columns=_HELD_COLUMNS,
+        compare=_holder,
+        values=lambda rows: {"reason": rows.reason, **no_attempt()},
+    )
+
+
+def _postpone(dialect: str) -> Change:
+    return Change(
+        dialect,
+        sources_of(Move.REOPEN),
+        columns=_HELD_COLUMNS,
+        compare=_holder,
+        values=lambda rows: {"reason": rows.reason, "available_at": utc_after(seconds())},
+    )
 
 
 def _over() -> sa.ColumnElement[bool]:
     """The lease is over, by the database's clock."""
     return outbox.c.available_at <= utc_now()
-
-
-def _seconds() -> sa.BindParameter[float]:
-    return sa.bindparam("seconds", type_=sa.Float())
 
 
 def _holding(row: Any, lease_id: str) -> Holding:

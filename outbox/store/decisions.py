@@ -83,43 +83,11 @@ class Decisions:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        dialect = database.dialect
-        self._commit = Change.of_move(
-            dialect, Move.COMMIT, columns={**_ATTEMPT, **half_columns()}, compare=own_attempt, values=chosen_half
-        )
-        # Not the lease: the broker stored it, whoever says so. Settling a repeat spares one.
-        self._publish = Change.of_move(
-            dialect,
-            Move.DELIVER,
-            columns={"half_id": str},
-            compare=lambda _: outbox.c.mode == Mode.PLAIN,
-            values=lambda rows: {"half_id": rows.half_id, "delivered_at": utc_now(), "reason": None, **no_attempt()},
-        )
-        self._refuse = Change(
-            dialect,
-            sources_of(Move.BURY),
-            columns={**_ATTEMPT, "reason": str, "delay": float},
-            compare=own_attempt,
-            values=lambda rows: _counted(rows.reason) | again_after(rows.delay),
-        )
-        self._bury = Change.of_move(
-            dialect,
-            Move.BURY,
-            columns={**_ATTEMPT, "reason": str},
-            compare=own_attempt,
-            values=lambda rows: _counted(rows.reason),
-        )
-        self._return = Change(
-            dialect,
-            sources_of(Move.COMMIT),
-            columns={**_ATTEMPT, "delay": float, "adoptable": int},
-            compare=own_attempt,
-            values=lambda rows: {
-                "token": sa.case((rows.adoptable == 1, outbox.c.token), else_=sa.null()),
-                "lease_id": None,
-                **again_after(rows.delay),
-            },
-        )
+        self._commit = _commit(database.dialect)
+        self._publish = _publish(database.dialect)
+        self._refuse = _refuse(database.dialect)
+        self._bury = _bury(database.dialect)
+        self._return = _return(database.dialect)
 
     def decide(self, outcomes: Outcomes, commit_lease: float) -> set[int]:
         """Writes the outcomes of a pass; the ids of the rows that chose their winner, under ``commit_lease`` seconds.
@@ -139,6 +107,57 @@ class Decisions:
         """Gives attempts back outside a decision, as when a relay stops."""
         with self._database.transaction(durable=False) as connection:
             self._return.apply(connection, map(_returned, returns))
+
+
+def _commit(dialect: str) -> Change:
+    return Change.of_move(
+        dialect, Move.COMMIT, columns={**_ATTEMPT, **half_columns()}, compare=own_attempt, values=chosen_half
+    )
+
+
+def _publish(dialect: str) -> Change:
+    """Does not compare the lease: the broker stored it, whoever says so. Settling a repeat spares one."""
+    return Change.of_move(
+        dialect,
+        Move.DELIVER,
+        columns={"half_id": str},
+        compare=lambda _: outbox.c.mode == Mode.PLAIN,
+        values=lambda rows: {"half_id": rows.half_id, "delivered_at": utc_now(), "reason": None, **no_attempt()},
+    )
+
+
+def _refuse(dialect: str) -> Change:
+    return Change(
+        dialect,
+        sources_of(Move.BURY),
+        columns={**_ATTEMPT, "reason": str, "delay": float},
+        compare=own_attempt,
+        values=lambda rows: _counted(rows.reason) | again_after(rows.delay),
+    )
+
+
+def _bury(dialect: str) -> Change:
+    return Change.of_move(
+        dialect,
+        Move.BURY,
+        columns={**_ATTEMPT, "reason": str},
+        compare=own_attempt,
+        values=lambda rows: _counted(rows.reason),
+    )
+
+
+def _return(dialect: str) -> Change:
+    return Change(
+        dialect,
+        sources_of(Move.COMMIT),
+        columns={**_ATTEMPT, "delay": float, "adoptable": int},
+        compare=own_attempt,
+        values=lambda rows: {
+            "token": sa.case((rows.adoptable == 1, outbox.c.token), else_=sa.null()),
+            "lease_id": None,
+            **again_after(rows.delay),
+        },
+    )
 
 
 def _counted(reason: sa.ColumnElement[str]) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """The one insert of the library call, so that a taken key leaves the caller's transaction usable on every database."""
 
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,18 +18,17 @@ from outbox.store.clock import latest, utc_now
 #: MySQL's and MariaDB's number for a unique violation (ER_DUP_ENTRY).
 _DUPLICATE_ENTRY = 1062
 
-_FIXED = {"state": INITIAL, "created_at": utc_now()}
-_DUE_AT_ONCE = {**_FIXED, "available_at": utc_now()}
-_DUE_LATER = {**_FIXED, "available_at": latest(utc_now(), sa.bindparam("not_before", type_=outbox.c.not_before.type))}
+#: The columns that a message fills.
+_GIVEN = ("topic", "key", "tag", "payload", "content_type", "headers", "mode", "not_before")
 
 
 def insert(connection: Connection, message: Message, *, skip: bool) -> int:
     """Inserts the row and returns its id; raises as ``Outbox.add`` says."""
     columns = _columns(message)
-    fixed = _DUE_AT_ONCE if message.not_before is None else _DUE_LATER
+    later = message.not_before is not None
     insert_one = _mysql if connection.dialect.name in MYSQL_FAMILY else _on_conflict
     # Retention may delete the earlier row between the refused INSERT and the look at it: the key is free again.
-    while (row_id := insert_one(connection, columns, fixed)) is None:
+    while (row_id := insert_one(connection, columns, later=later)) is None:
         if (earlier := _earlier(connection, columns)) is not None:
             return _taken(earlier, message, skip=skip)
     return row_id
@@ -47,31 +47,45 @@ def _columns(message: Message) -> dict[str, Any]:
     }
 
 
-def _on_conflict(connection: Connection, columns: dict[str, Any], fixed: dict[str, Any]) -> int | None:
+def _on_conflict(connection: Connection, columns: dict[str, Any], *, later: bool) -> int | None:
     """The conflict target is named, so that no other violation can hide behind it."""
-    build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = build(outbox).values(**_bound(columns), **fixed).on_conflict_do_nothing(index_elements=["topic", "key"])
-    return connection.execute(statement.returning(outbox.c.id), columns).scalar_one_or_none()
+    statement = _insert_on_conflict(connection.dialect.name, later=later)
+    return connection.execute(statement, columns).scalar_one_or_none()
 
 
-def _mysql(connection: Connection, columns: dict[str, Any], fixed: dict[str, Any]) -> int | None:
+@cache
+def _insert_on_conflict(dialect: str, *, later: bool) -> sa.Insert:
+    """Built once: building it costs more than running it."""
+    build = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    statement = build(outbox).values(**_values(later=later)).on_conflict_do_nothing(index_elements=["topic", "key"])
+    return statement.returning(outbox.c.id)
+
+
+@cache
+def _insert_mysql(*, later: bool) -> sa.Insert:
+    return outbox.insert().values(**_values(later=later))
+
+
+def _values(*, later: bool) -> dict[str, Any]:
+    """Named binds of the columns' own types, and what is the same for every new row."""
+    bound = {name: sa.bindparam(name, type_=outbox.c[name].type) for name in _GIVEN}
+    due = latest(utc_now(), bound["not_before"]) if later else utc_now()
+    return {**bound, "state": INITIAL, "created_at": utc_now(), "available_at": due}
+
+
+def _mysql(connection: Connection, columns: dict[str, Any], *, later: bool) -> int | None:
     """A plain INSERT: INSERT IGNORE would cut over-long values, and a 1062 leaves the transaction usable.
 
     1062 does not say which unique key it means; a row with this key does, and the refused INSERT has locked it.
     """
     try:
-        result = connection.execute(outbox.insert().values(**_bound(columns), **fixed), columns)
+        result = connection.execute(_insert_mysql(later=later), columns)
     except IntegrityError as error:
         is_duplicate = error.orig is not None and error.orig.args[0] == _DUPLICATE_ENTRY
         if not is_duplicate or _earlier(connection, columns) is None:
             raise
         return None
     return int(result.lastrowid)
-
-
-def _bound(columns: dict[str, Any]) -> dict[str, Any]:
-    """Named binds of the columns' own types, so that the statement is compiled once."""
-    return {name: sa.bindparam(name, type_=outbox.c[name].type) for name in columns}
 
 
 def _earlier(connection: Connection, columns: dict[str, Any]) -> tuple[int, bytes, str | None] | None:
