@@ -92,7 +92,7 @@ class Claims:
             return set(self._renew.apply(connection, rows, seconds=lease))
 
 
-def _candidates() -> sa.Select[Any]:
+def _candidates() -> Any:
     """Due rows and their sizes, oldest first, locked; rows that another transaction holds are skipped."""
     return (
         sa.select(outbox.c.id, outbox.c.available_at, sa.func.length(outbox.c.payload).label("size"))

@@ -10,7 +10,7 @@ from outbox.brokers.embedded.inspect import EmbeddedInspector
 from outbox.brokers.remoting.admin import Admin
 from outbox.identity import fresh_token
 from outbox.store.database import Database
-from tests.acceptance.deployment import Deployment
+from tests.acceptance.deployment import Deployment, Seen
 from tests.services.databases import fresh_database
 from tests.services.rocketmq import create_topics
 
@@ -31,7 +31,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deplo
 
 
 def deployed(
-    folder: Path, database_url: str, broker_url: str, topic: str, visible: Callable[[], list[str]]
+    folder: Path, database_url: str, broker_url: str, topic: str, visible: Callable[[], list[Seen]]
 ) -> Iterator[Deployment]:
     """A deployment on these; everything that it started ends with it."""
     database = Database(database_url)
@@ -42,24 +42,24 @@ def deployed(
     deployment.stop()
 
 
-def _embedded(folder: Path) -> tuple[str, str, Callable[[], list[str]]]:
-    def visible() -> list[str]:
+def _embedded(folder: Path) -> tuple[str, str, Callable[[], list[Seen]]]:
+    def visible() -> list[Seen]:
         inspector = EmbeddedInspector(folder / "broker.db")
         try:
-            return [message.key for message in inspector.visible("payments")]
+            return [Seen(message.key, message.body) for message in inspector.visible("payments")]
         finally:
             inspector.close()
 
     return f"embedded://{folder}/broker.db", "payments", visible
 
 
-def rocketmq_stack(namesrv: str) -> tuple[str, str, Callable[[], list[str]]]:
+def rocketmq_stack(namesrv: str) -> tuple[str, str, Callable[[], list[Seen]]]:
     """Broker URL, a fresh topic, and how to see its messages."""
     topic = f"payments-{fresh_token()}"
     create_topics(namesrv, [topic, f"{topic}-other"], queues=4)
 
-    def visible() -> list[str]:
+    def visible() -> list[Seen]:
         with Admin(namesrv) as admin:
-            return [message.properties["KEYS"] for message in admin.read(topic)]
+            return [Seen(message.properties["KEYS"], message.body) for message in admin.read(topic)]
 
     return f"rocketmq://{namesrv}", topic, visible

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -33,15 +34,23 @@ QUICK = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A message as the broker shows it."""
+
+    key: str
+    body: bytes
+
+
 class Deployment:
     """Starts processes and looks at what they did; ``stop`` ends every one of them."""
 
     def __init__(
-        self, folder: Path, database_url: str, broker_url: str, topic: str, visible: Callable[[], list[str]]
+        self, folder: Path, database_url: str, broker_url: str, topic: str, visible: Callable[[], list[Seen]]
     ) -> None:
         self.topic = topic
-        #: The keys of all visible messages of the topic, repeats included.
-        self.visible = visible
+        #: All visible messages of the topic, repeats included.
+        self.messages = visible
         self._folder = folder
         self._environment = {
             **os.environ,
@@ -76,6 +85,10 @@ class Deployment:
         """The keys of the orders that exist."""
         with self.database.transaction() as connection:
             return list(connection.execute(sa.select(orders.c.key)).scalars())
+
+    def visible(self) -> list[str]:
+        """The keys of all visible messages of the topic, repeats included."""
+        return [message.key for message in self.messages()]
 
     def effects(self) -> list[str]:
         """A key for each effect."""
