@@ -7,6 +7,7 @@ from outbox.brokers.base import Broker
 from outbox.brokers.embedded.broker import EmbeddedBroker
 from outbox.brokers.embedded.source import EmbeddedSource
 from outbox.brokers.embedded.timing import BrokerTiming
+from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.pop import PopSource
 from outbox.brokers.source import Source
@@ -60,7 +61,16 @@ def _split(url: str) -> tuple[str, str]:
             f"OUTBOX_BROKER_URL: {url!r}: use rocketmq://host:9876;host2:9876 (name servers), "
             "or embedded:///path/to/file.db for first runs and tests"
         )
+    if scheme == "rocketmq":
+        _check_name_servers(address)
     return scheme, address
+
+
+def _check_name_servers(address: str) -> None:
+    try:
+        split_addresses(address)
+    except ValueError as error:
+        raise SettingsError(f"OUTBOX_BROKER_URL: {error}") from error
 
 
 def _file(address: str) -> Path:

@@ -37,7 +37,7 @@ def _options(
 
 
 def main() -> None:
-    """Runs a command. Exit codes: 0 done, 1 a check found something, 2 wrong use or settings."""
+    """Runs a command. Exit codes: 0 done; 1 a check found something, a row did not change; 2 wrong use."""
     try:
         app()
     except OutboxError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from sqlalchemy.exc import DBAPIError
 
 import checkback.wiring
 import relay.wiring
@@ -63,7 +64,7 @@ def consume_command(
     loaded = settings.load(broker_url=broker_url, origin=origin)
     inbox = _imported(target)
     stop = threading.Event()
-    with _stopped_by_signals(stop.set):
+    with _stopped_by_signals(stop.set), _inbox_reachable(target):
         run(inbox, lambda topics, name: open_source(loaded, topics, name), stop, group=group)
 
 
@@ -96,6 +97,17 @@ def _nothing() -> Iterator[None]:
 
 
 @contextmanager
+def _inbox_reachable(target: str) -> Iterator[None]:
+    """The inbox is checked once, before anything is received; a running consumer outlives its database's outages."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise SettingsError(
+            f"MODULE:OBJECT: {target!r}: its database cannot be used: {error.orig}; correct its engine's URL"
+        ) from error
+
+
+@contextmanager
 def _stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
     """SIGTERM and SIGINT ask for an orderly stop; the second one ends the process at once."""
 
@@ -119,8 +131,10 @@ def _imported(target: str) -> Any:
         raise SettingsError(f"MODULE:OBJECT: {target!r}: write it like shop.consumers:inbox")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        return getattr(importlib.import_module(module), name)
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise SettingsError(f"MODULE:OBJECT: {target!r}: {error}") from error
+        raise SettingsError(f"MODULE:OBJECT: {target!r}: {error}; start it where {module} can be imported") from error
+    try:
+        return getattr(found, name)
     except AttributeError as error:
-        raise SettingsError(f"MODULE:OBJECT: {target!r}: module {module} has no {name}") from error
+        raise SettingsError(f"MODULE:OBJECT: {target!r}: module {module} has no {name}; name its Inbox") from error

@@ -23,7 +23,9 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     orders: Annotated[int, typer.Option(min=50, max=5000, help="Orders in each of three waves.")] = 200,
-    folder: Annotated[Path, typer.Option(help="Emptied first; holds databases and logs.")] = DEFAULT_FOLDER / "demo",
+    folder: Annotated[
+        Path, typer.Option(help="Holds databases and logs; new, empty, or an earlier demo's.")
+    ] = DEFAULT_FOLDER / "demo",
 ) -> None:
     """Shows the main job: orders, crashes, check-back, duplicates, and what is left at the end: nothing lost."""
     console = Console(highlight=False, soft_wrap=True)

@@ -1,7 +1,6 @@
 """The demo's stage: a folder, a database, the embedded broker, and the processes that come and go."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import sqlalchemy as sa
 from outbox import faults, migrate
 from outbox.brokers.base import Ending, Half, Outgoing
 from outbox.brokers.embedded.inspect import EmbeddedInspector
+from outbox.cli.demo.folder import emptied
 from outbox.cli.demo.shop import GROUP, TOPIC, bookings, chosen, metadata
 from outbox.clock import monotonic
 from outbox.errors import OutboxError
@@ -46,9 +46,7 @@ class Stage:
     """Everything that the story needs; ``close`` ends the processes that still run."""
 
     def __init__(self, folder: Path) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        self._folder = folder.resolve()
+        self._folder = emptied(folder)
         self._broker_file = self._folder / "broker.db"
         urls = {"database_url": f"sqlite:///{self._folder}/shop.db", "broker_url": f"embedded://{self._broker_file}"}
         self.settings: Settings = load(**QUICK, **urls)

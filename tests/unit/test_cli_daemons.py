@@ -1,0 +1,70 @@
+"""Wrong use of the daemons' commands: one line that names what is wrong, exit code 2, no traceback."""
+
+from pathlib import Path
+
+import pytest
+
+from outbox.settings import Settings
+from tests.integration.commands import Command, in_process
+
+SERVICE = """
+from outbox.consumer import Inbox
+
+away = Inbox("postgresql://app:secret@127.0.0.1:1/shop", consumer="stock")
+
+
+@away.handler(topic="payments")
+def on_paid(message, session): ...
+
+
+number = 1
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Commands in an empty folder with no settings, where a service's modules lie."""
+    monkeypatch.chdir(tmp_path)
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"OUTBOX_{name.upper()}", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "daemons_shop.py").write_text(SERVICE)
+    return in_process(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [("daemons_shop", "daemons_shop"),
+     ("nowhere_at_all:inbox", "nowhere_at_all"),
+     ("daemons_shop:nothing", "has no nothing"),
+     ("daemons_shop:number", "not a consumer"),
+     ("daemons_shop:away", "database cannot be used")],
+)  # fmt: skip
+def test_a_target_that_cannot_consume_is_named(run: Command, target: str, named: str) -> None:
+    done = run("consume", target)
+    assert (done.code, done.out) == (2, "")
+    assert named in done.err
+    assert "secret" not in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    "url", ["kafka://host:9092", "rocketmq://", "rocketmq://host", "rocketmq://host:9876;other", "embedded:"]
+)
+def test_a_broker_that_no_transport_reads_is_named(run: Command, url: str) -> None:
+    # Given a database at head
+    assert run("db", "upgrade").code == 0
+    # When a daemon is given a wrong broker
+    done = run("relay", "--origin", "orders", "--broker-url", url)
+    # Then the setting is named
+    assert (done.code, done.out) == (2, "")
+    assert "OUTBOX_BROKER_URL" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_fault_of_the_service_itself_is_not_hidden(run: Command, tmp_path: Path) -> None:
+    # Given a module that fails while it is imported
+    (tmp_path / "daemons_faulty.py").write_text("import os\nos.nothing_of_that_name\n")
+    # When its inbox is asked for / Then its own error rises, with its own place
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        run("consume", "daemons_faulty:inbox")
