@@ -1,4 +1,4 @@
-"""The answer to one check (design: check-back verdict). The row decides; whatever goes wrong is UNKNOWN."""
+"""The answer to one check, by ``outbox.verdict``. The row decides; whatever goes wrong is UNKNOWN."""
 
 import logging
 from collections import Counter

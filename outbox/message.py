@@ -50,7 +50,7 @@ RESERVED_PROPERTIES = frozenset(
 
 
 class Mode(StrEnum):
-    """How a row is published (design: delivery modes)."""
+    """How a row is published."""
 
     #: Half message, decision in the database, commit: never two visible messages.
     TRANSACTIONAL = "transactional"

@@ -1,4 +1,4 @@
-"""The relay's pass: claim, prepare, decide, resolve, settle (design: the relay's pass)."""
+"""The relay's pass: claim, prepare, decide, resolve, settle (``docs/architecture.md`` tells what a death leaves)."""
 
 import random
 from collections.abc import Callable, Sequence

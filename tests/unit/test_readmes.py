@@ -18,7 +18,7 @@ def text_of(name: str) -> str:
 
 
 def inline_code(text: str) -> list[str]:
-    return sorted(set(re.findall(r"`([^`\n]+)`", _FENCED.sub("", text))))
+    return sorted({" ".join(code.split()) for code in re.findall(r"`([^`]+)`", _FENCED.sub("", text))})
 
 
 def test_both_show_the_same_blocks_of_code() -> None:
