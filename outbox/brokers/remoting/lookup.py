@@ -14,7 +14,7 @@ from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, Denie
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.pipeline import exchange
 from outbox.brokers.remoting.routes import Routes
-from outbox.brokers.remoting.stored import MalformedMessage, decode_messages
+from outbox.brokers.remoting.stored import MalformedMessage, StoredMessage, decode_messages
 from outbox.brokers.remoting.transactions import parse_handle
 from outbox.clock import monotonic
 from outbox.verdict import Sighting
@@ -33,6 +33,9 @@ _NO_MESSAGE: Final = "can not find message"
 _BEFORE: Final = timedelta(days=1)
 #: A half may be committed long after the decision; no store keeps messages for a year beyond that.
 _AFTER: Final = timedelta(days=366)
+#: Where halves lie (``TopicValidator.RMQ_SYS_TRANS_HALF_TOPIC``), and how exactly the index knows when (milliseconds).
+_HALVES: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+_INDEX_GRAIN: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,14 @@ class _Store:
     written: int
     #: Up to where consume queues and the index have been built.
     dispatched: int
+    #: Milliseconds; when the broker was started.
+    booted: int
 
 
 def _store(figures: Mapping[str, str]) -> _Store:
     written = int(figures["commitLogMaxOffset"])
-    return _Store(int(figures["earliestMessageTimeStamp"]), written, written - int(figures["dispatchBehindBytes"]))
+    dispatched = written - int(figures["dispatchBehindBytes"])
+    return _Store(int(figures["earliestMessageTimeStamp"]), written, dispatched, int(figures["bootTimestamp"]))
 
 
 class LookUp:
@@ -85,8 +91,8 @@ class LookUp:
             sightings |= self._query_again(address, missed, until, before)
         absent = [it for it in missed if sightings[it] is Sighting.ABSENT]
         # Read after the query: files that were deleted meanwhile may have held the message.
-        reach = _store(runtime(self._connections, address, _left(until))).earliest
-        return sightings | {it: self._proved(address, it, reach, until) for it in absent}
+        after = _store(runtime(self._connections, address, _left(until)))
+        return sightings | {it: self._proved(address, it, after, until) for it in absent}
 
     def _query_again(
         self, address: str, missed: Sequence[Sought], until: float, before: _Store
@@ -99,19 +105,46 @@ class LookUp:
             time.sleep(_POLL)
         return dict.fromkeys(missed, Sighting.CANNOT_TELL)
 
-    def _proved(self, address: str, it: Sought, reach: int, until: float) -> Sighting:
-        """ABSENT if the store goes back to the decision, by its oldest message (``reach``, milliseconds) or because the
-        half, which is older, still lies in its place; EXPIRED if it does not.
+    def _proved(self, address: str, it: Sought, store: _Store, until: float) -> Sighting:
+        """ABSENT if the store goes back to the decision, by its oldest message or because the half, which is older,
+        still lies in its place, and the index goes back to the half; EXPIRED if the store does not.
 
         The half itself settles it where clocks differ, and on 4.9, whose young stores do not say how old they are.
         """
-        if 0 <= reach <= it.since.timestamp() * 1000:
-            return Sighting.ABSENT
         try:
-            return Sighting.ABSENT if self._lies_in_place(address, it.half, until) else Sighting.EXPIRED
+            half = self._in_place(address, it.half, until)
+            if half is None:
+                return Sighting.ABSENT if 0 <= store.earliest <= it.since.timestamp() * 1000 else Sighting.EXPIRED
+            if half.stored_at > store.booted or self._is_indexed(address, half, until):
+                return Sighting.ABSENT
         except (RemotingError, MalformedMessage, ValueError) as problem:
-            log.warning("look-up of half %s cannot tell how old the store is: %s", it.half.half_id, problem)
+            log.warning("look-up of half %s cannot tell how old store and index are: %s", it.half.half_id, problem)
             return Sighting.CANNOT_TELL
+        log.warning(
+            "look-up of half %s cannot tell: a crash of the broker cost it the index of that time", it.half.half_id
+        )
+        return Sighting.CANNOT_TELL
+
+    def _is_indexed(self, address: str, half: StoredMessage, until: float) -> bool:
+        """Whether the index knows the half itself, and so all that was stored after it.
+
+        A broker that died throws the index file in use away and builds it again only from the commit-log file on that
+        its checkpoint names (``IndexService.load``, ``CommitLog.recoverAbnormally``).
+        """
+        where = {
+            "topic": _HALVES,
+            "key": half.properties["UNIQ_KEY"],
+            "maxNum": str(_LIMIT),
+            "beginTimestamp": str(half.stored_at - _INDEX_GRAIN),
+            "endTimestamp": str(half.stored_at + _INDEX_GRAIN),
+            "_UNIQUE_KEY_QUERY": "true",
+        }
+        answer = self._connections.call(address, Request.QUERY_MESSAGE, where, timeout=_left(until))
+        if answer.code == Code.QUERY_NOT_FOUND:
+            return False
+        if answer.code != Code.SUCCESS:
+            raise Denied(address, answer)
+        return any(seen.commit_log_offset == half.commit_log_offset for seen in decode_messages(answer.body))
 
     def _has_index(self, address: str, until: float) -> bool:
         """Whether this is a master that keeps the message index."""
@@ -123,17 +156,17 @@ class LookUp:
             self._indexed[address] = known
         return known[0]
 
-    def _lies_in_place(self, address: str, half: Half, until: float) -> bool:
-        """Whether the commit log still holds the half where it was stored (``QueryMessageProcessor``, broker)."""
+    def _in_place(self, address: str, half: Half, until: float) -> StoredMessage | None:
+        """The half, if the commit log still holds it where it was stored (``QueryMessageProcessor``, broker)."""
         offsets = parse_handle(half.handle)
         where = {"offset": str(offsets[1] if offsets else -1)}
         answer = self._connections.call(address, Request.VIEW_MESSAGE, where, timeout=_left(until))
         if answer.code == Code.SYSTEM_ERROR and _NO_MESSAGE in answer.remark:
-            return False
+            return None
         if answer.code != Code.SUCCESS:
             raise Denied(address, answer)
         (message,) = decode_messages(answer.body)
-        return message.properties.get("UNIQ_KEY") == half.half_id
+        return message if message.properties.get("UNIQ_KEY") == half.half_id else None
 
     def _query(self, address: str, share: Sequence[Sought], until: float) -> dict[Sought, Sighting]:
         """Asks for each id, pipelined; ABSENT here means no more than that the index has no such entry now."""

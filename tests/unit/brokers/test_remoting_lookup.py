@@ -15,10 +15,10 @@ from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored_message
 
 
-def runtime(written: int = 100, behind: int = 0, earliest: int = 0) -> bytes:
-    """The body of a broker's runtime figures."""
+def runtime(written: int = 100, behind: int = 0, earliest: int = 0, booted: int = -1) -> bytes:
+    """The body of a broker's runtime figures; messages of the fake server are stored at 0."""
     table = f'"commitLogMaxOffset":"{written}","dispatchBehindBytes":"{behind}","earliestMessageTimeStamp":"{earliest}"'
-    return f'{{"table":{{{table}}}}}'.encode()
+    return f'{{"table":{{{table},"bootTimestamp":"{booted}"}}}}'.encode()
 
 
 class LookUps:
@@ -30,16 +30,19 @@ class LookUps:
         figures: bytes = runtime(),
         settings: str = "messageIndexEnable=true",
         in_place: bytes = b"",
+        indexed: bytes = b"",
     ) -> None:
         self.in_place = in_place
+        self.indexed = indexed
         self.found = b"".join(found)
         self.figures = [figures]
         self.settings = f"brokerRole=ASYNC_MASTER\naliyunSecretKey=secret\n{settings}\n"
 
     def __call__(self, server: FakeServer, request: Frame) -> bytes | None:
-        """Answers the three questions of a look-up."""
+        """Answers the questions of a look-up."""
         if request.code == Request.QUERY_MESSAGE:
-            return answer(request, body=self.found) if self.found else answer(request, 22, remark="no message")
+            found = self.indexed if request.ext["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC" else self.found
+            return answer(request, body=found) if found else answer(request, 22, remark="no message")
         if request.code == Request.VIEW_MESSAGE:
             missing = answer(request, 1, remark="can not find message by the offset, 1001")
             return answer(request, body=self.in_place) if self.in_place else missing
@@ -58,6 +61,9 @@ def named(half_id: str, topic: str = TOPIC) -> bytes:
 
 #: A store whose oldest message is younger than the decision.
 YOUNG = runtime(earliest=int(NOW.timestamp() * 1000) + 1)
+
+#: A broker that was started after the half was stored.
+REBOOTED = runtime(booted=1)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +84,9 @@ YOUNG = runtime(earliest=int(NOW.timestamp() * 1000) + 1)
         (LookUps(figures=YOUNG, in_place=b"noise"), Sighting.CANNOT_TELL),
         (LookUps(figures=runtime(earliest=-1)), Sighting.EXPIRED),
         (LookUps(figures=runtime(earliest=-1), in_place=named("ABC")), Sighting.ABSENT),
+        (LookUps(figures=REBOOTED, in_place=named("ABC")), Sighting.CANNOT_TELL),
+        (LookUps(figures=REBOOTED, in_place=named("ABC"), indexed=named("ABC")), Sighting.ABSENT),
+        (LookUps(figures=REBOOTED, in_place=named("ABC"), indexed=b"noise"), Sighting.CANNOT_TELL),
         (LookUps(figures=runtime(behind=1)), Sighting.CANNOT_TELL),
         (LookUps(figures=b"{}"), Sighting.CANNOT_TELL),
         (LookUps(named("ABC"), figures=runtime(behind=1)), Sighting.VISIBLE),
