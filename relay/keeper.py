@@ -11,17 +11,35 @@ class Hold:
     """The leases of one pass, by the holder's own clock, read before the database's clock started the lease."""
 
     def __init__(self, attempts: Collection[Attempt], since: float, lease: float, now: Callable[[], float]) -> None:
-        self.attempts = attempts
+        self._attempts = attempts
+        self._lease = lease
         self._until = since + lease
         self._now = now
+        self._writing = threading.Lock()
 
     def live(self) -> bool:
         """Whether the holder may still rely on the leases."""
         return self._now() < self._until
 
-    def renewed(self, since: float, lease: float) -> None:
-        """The leases were renewed by a statement that began after ``since``."""
-        self._until = max(self._until, since + lease)
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Keeps renewals away: they lock the rows, and a decision leaves locked rows undecided for a whole lease."""
+        with self._writing:
+            yield
+
+    def renew(self, claims: Claims) -> None:
+        """Renews the leases once a third of their time is gone, unless their holder decides at this moment."""
+        if not self._is_due() or not self._writing.acquire(blocking=False):
+            return
+        try:
+            since = self._now()
+            if self.live() and len(claims.renew(self._attempts, self._lease)) == len(self._attempts):
+                self._until = since + self._lease
+        finally:
+            self._writing.release()
+
+    def _is_due(self) -> bool:
+        return self._now() >= self._until - 2 * self._lease / 3
 
 
 class LeaseKeeper:
@@ -47,10 +65,8 @@ class LeaseKeeper:
                 self._holds.discard(hold)
 
     def renew(self) -> None:
-        """Renews every hold; to be called every third of a lease. Rows that are no longer ours change nothing."""
+        """Renews the holds that are due; to be called every third of a lease. Rows no longer ours change nothing."""
         with self._lock:
             holds = list(self._holds)
         for hold in holds:
-            since = self._now()
-            if hold.live() and len(self._claims.renew(hold.attempts, self._lease)) == len(hold.attempts):
-                hold.renewed(since, self._lease)
+            hold.renew(self._claims)

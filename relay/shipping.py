@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from outbox import faults
 from outbox.brokers.base import (
@@ -74,7 +74,9 @@ class Pass:
         with self._stage.keeper.holding(attempts, since) as hold:
             results = self._prepare(attempts)
             faults.point("relay.before_decide")
-            decided = self._decide(hold, results)
+            outcomes = self._outcomes(results)
+            with hold.deciding():
+                decided = self._decide(hold, outcomes, len(results))
         if decided is not None:
             faults.point("relay.before_commit")
             self._resolve(results, *decided)
@@ -95,18 +97,17 @@ class Pass:
     def _sealed(self, attempts: Sequence[Attempt]) -> list[Outgoing]:
         return [self._stage.envelopes.seal(it) for it in attempts]
 
-    def _decide(self, hold: Hold, results: Sequence[tuple[Attempt, Result]]) -> tuple[set[int], float] | None:
+    def _decide(self, hold: Hold, outcomes: Outcomes, rows: int) -> tuple[set[int], float] | None:
         """The rows that chose their half, and until when COMMIT may be written; None: nothing may be sent."""
         stage = self._stage
-        outcomes = self._outcomes(results)
         if not hold.live():
-            stage.events.lease_lost(len(results))
+            stage.events.lease_lost(rows)
             return None
         until = stage.now() + stage.settings.commit_window
         try:
             committed = stage.decisions.decide(outcomes, stage.settings.commit_lease)
-        except DBAPIError as error:
-            stage.events.undecided(len(results), error)
+        except SQLAlchemyError as error:
+            stage.events.undecided(rows, error)
             return None
         stage.events.decided(len(committed), len(outcomes.winners) - len(committed))
         return committed, until
