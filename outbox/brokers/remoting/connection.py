@@ -114,7 +114,10 @@ class Connection:
             sent = 0
             try:
                 while sent < len(piece):
-                    sent += self._stream.send(piece[sent:], max(0.0, until - monotonic()))
+                    # Also between two writes: this process may have been stopped meanwhile.
+                    if (left := until - monotonic()) <= 0:
+                        raise TimeoutError("the time limit passed before everything was written")
+                    sent += self._stream.send(piece[sent:], left)
             finally:
                 exchange.written = start + _begun(requests[start:stop], sent)
 

@@ -3,9 +3,10 @@
 import select
 import socket
 import struct
-import time
 from collections.abc import Callable
 from typing import Protocol
+
+from outbox.clock import monotonic
 
 #: Unsent bytes are dropped when the socket is closed: a COMMIT must not reach the broker after its window.
 _DROP_UNSENT = struct.pack("ii", 1, 0)
@@ -59,13 +60,13 @@ class SocketStream:
 
     def send(self, content: memoryview, timeout: float) -> int:
         """Writes what fits, waiting up to ``timeout`` seconds; see ``Stream``."""
-        ends = time.monotonic() + timeout
+        ends = monotonic() + timeout
         while True:
             try:
                 return self._socket.send(content)
             except BlockingIOError:
-                left = ends - time.monotonic()
-                if left <= 0 or not self._writable.poll(left * 1000):
+                self._writable.poll(max(0.0, ends - monotonic()) * 1000)
+                if monotonic() >= ends:
                     raise TimeoutError(f"the server took no bytes for {timeout:.1f} s") from None
 
     def shut(self) -> None:
