@@ -36,8 +36,11 @@ def decode_check(question: Question) -> Check:
     """The check of a CHECK_TRANSACTION_STATE request; ``MalformedMessage`` where it is none.
 
     Its half is at the position that the check names: the broker appends a half again before each check. Topic and group
-    come from the stored message, since headers differ between 4.9 and 5.x.
+    come from the stored message, since headers differ between 4.9 and 5.x. A row that adopted a half of a nameless
+    broker could never be settled.
     """
+    if not question.broker:
+        raise MalformedMessage("the check does not name its broker, and no route leads to where it came from")
     ext = question.frame.ext
     message = _only(question.frame.body)
     try:

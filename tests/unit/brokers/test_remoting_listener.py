@@ -61,6 +61,22 @@ def test_a_check_is_answered_at_its_own_position(opened: Open, verdict: Verdict,
     assert (request.ext["producerGroup"], request.flag) == ("old group", 2 if verdict is Verdict.UNKNOWN else 0)
 
 
+def test_a_check_of_a_broker_without_a_name_is_left_open(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
+    # Given a listener, and a server that no route names any more
+    broker_server, _ = opened(healthy)
+    server, broker = opened(healthy)
+    server.leads_to = {"broker-a": broker_server.address}
+    handler = Listening(Verdict.COMMIT)
+    broker.listen([TOPIC], handler, ())
+    eventually(broker.checks_ready, "the listener is registered")
+    # When both ask; Then only the half is ended whose broker can be found again
+    server.push(check_frame("ABC"))
+    eventually(lambda: "does not name its broker" in caplog.text, "the check is refused")
+    broker_server.push(check_frame("DEF"))
+    eventually(lambda: bool(handler.ended), "the other check is answered")
+    assert [check.half.half_id for check in handler.checks] == ["DEF"]
+
+
 def test_a_failing_handler_answers_unknown(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
     # Given a handler that fails; When the broker asks; Then the failure is logged and the half stays open
     server, broker = opened(healthy)
