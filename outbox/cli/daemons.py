@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Annotated, Any
 
 import typer
@@ -41,7 +42,7 @@ def relay_command(
     loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
     with _connected(loaded) as (database, broker):
         daemon = relay.wiring.build(loaded, database, broker)
-        with _stopped_by_signals(daemon.stop), _answering(loaded, database, broker) if checks else _nothing():
+        with stopped_by_signals(daemon.stop), _answering(loaded, database, broker) if checks else _nothing():
             daemon.run()
 
 
@@ -50,7 +51,7 @@ def checkback_command(database_url: DatabaseUrl = None, broker_url: BrokerUrl = 
     loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
     with _connected(loaded) as (database, broker):
         listener = checkback.wiring.build(loaded, database, broker)
-        with _stopped_by_signals(listener.stop):
+        with stopped_by_signals(listener.stop):
             listener.run()
 
 
@@ -64,7 +65,7 @@ def consume_command(
     loaded = settings.load(broker_url=broker_url, origin=origin)
     inbox = _imported(target)
     stop = threading.Event()
-    with _stopped_by_signals(stop.set), _inbox_reachable(target):
+    with stopped_by_signals(stop.set), _inbox_reachable(target):
         run(inbox, lambda topics, name: open_source(loaded, topics, name), stop, group=group)
 
 
@@ -108,20 +109,29 @@ def _inbox_reachable(target: str) -> Iterator[None]:
 
 
 @contextmanager
-def _stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for an orderly stop; the second one ends the process at once."""
+def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for an orderly stop; the second one ends the process at once.
+
+    ``stop`` is called in a thread of its own: it takes locks, and a handler that waits for a lock which the interrupted
+    main thread holds would wait for ever. Putting on a ``SimpleQueue`` is safe in a handler.
+    """
+    asked: SimpleQueue[bool] = SimpleQueue()
+    stopper = threading.Thread(target=lambda: asked.get() and stop(), name="outbox-stop", daemon=True)
 
     def on_signal(number: int, _frame: object) -> None:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + number))
         signal.signal(signal.SIGINT, lambda *_: os._exit(128 + number))
-        stop()
+        asked.put(True)
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    stopper.start()
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        asked.put(False)
+        stopper.join()
 
 
 def _imported(target: str) -> Any:
