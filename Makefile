@@ -13,6 +13,8 @@ RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 # Extra arguments for pytest: make test ARGS="-k lanes -x"
 ARGS ?=
+# Test processes, each with servers of its own; more than there are cores, since the crash tests mostly wait for leases.
+WORKERS ?= 3
 
 .PHONY: help demo test lint format bench model crash services clean
 
@@ -23,7 +25,7 @@ demo: $(RUNTIME) ## Show the whole story on SQLite and the embedded broker; need
 	@$(VENV)/bin/outbox demo
 
 test: lint services ## Lint, then every test on real servers, with coverage
-	@$(RUN) -m pytest $(if $(ARGS),$(ARGS),--cov --cov-report=term:skip-covered)
+	@$(RUN) -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist worksteal --cov --cov-report=term:skip-covered)
 
 lint: $(DEVELOPMENT) ## Style, types and import contracts
 	@$(VENV)/bin/ruff check

@@ -4,6 +4,9 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Set as AbstractSet
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from checkback.checker import Checker
 from outbox.brokers.base import Broker
@@ -12,6 +15,10 @@ from outbox.store.identity import Identity
 from outbox.store.operations import Operations
 
 _log = logging.getLogger("checkback")
+
+
+#: Seconds to the next turn while the registration is under way.
+_SOON = 0.5
 
 
 class Listener:
@@ -26,36 +33,43 @@ class Listener:
         self._operations = operations
         self._every = every
         self._name = f"checkback/{socket.gethostname()[:100]}/{os.getpid()}/{fresh_token()}"
-        self._registered: tuple[frozenset[str], frozenset[str]] | None = None
+        self._groups: frozenset[str] = frozenset()
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Registers at once, then again whenever the groups change; a heartbeat every ``every`` seconds."""
+        """Registers at once, then whenever there are new groups; a heartbeat every ``every`` seconds."""
         while not self._stopping.is_set():
-            self._turn()
-            self._stopping.wait(self._every)
+            heard = self._turn()
+            self._stopping.wait(self._every if heard else min(self._every, _SOON))
+        self._say_good_bye()
 
     def stop(self) -> None:
         """``run`` returns soon."""
         self._stopping.set()
 
-    def _turn(self) -> None:
+    def _turn(self) -> bool:
+        """Whether the brokers know us and the database has heard so."""
         try:
-            topics, groups = self._operations.open_topics_and_groups()
-            self._register(topics, groups | {self._broker.group})
-            if self._broker.checks_ready():
-                self._identity.beat(self._name)
+            # Before the first question to the database: checks are answered UNKNOWN rather than used up in silence.
+            self._listen_for({self._broker.group})
+            self._listen_for(self._operations.open_groups())
+            if not self._broker.checks_ready():
+                return False
+            self._identity.beat(self._name)
         except Exception as error:  # noqa: BLE001 -- the loop must outlive whatever happens in one turn
-            _log.warning("check-back turn failed, tried again in %.0f s: %s", self._every, error)
-            self._register_blind()
+            _log.warning("check-back turn failed, it is tried again: %s", error)
+            return False
+        return True
 
-    def _register(self, topics: frozenset[str], groups: frozenset[str]) -> None:
-        if (topics, groups) != self._registered:
-            self._broker.listen(topics, self._checker.on_check, groups)
-            self._registered = (topics, groups)
-            _log.info("listening groups=%s", ",".join(sorted(groups)))
+    def _listen_for(self, groups: AbstractSet[str]) -> None:
+        """Groups are added, never dropped: a broker may ask about a half long after its row was settled."""
+        if not groups <= self._groups:
+            self._groups |= groups
+            self._broker.listen((), self._checker.on_check, self._groups)
+            _log.info("listening groups=%s", ",".join(sorted(self._groups)))
 
-    def _register_blind(self) -> None:
-        """Without the database we still listen, so that checks are answered UNKNOWN rather than used up in silence."""
-        if self._registered is None:
-            self._broker.listen((), self._checker.on_check, (self._broker.group,))
+    def _say_good_bye(self) -> None:
+        try:
+            self._identity.leave(self._name)
+        except SQLAlchemyError as error:
+            _log.info("heartbeat left behind: %s", error)

@@ -77,7 +77,6 @@ class Settings(BaseSettings):
     purge_every: Seconds = 60.0
     #: How long the broker keeps its files (``fileReservedTime``): beyond half of it an absent message is no proof.
     broker_retention: Seconds = 72 * 3600.0
-    drain_timeout: Seconds = 20.0
     # The embedded broker's checks; a real broker has its own.
     check_timeout: Seconds = 6.0
     check_interval: Seconds = 30.0

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from outbox.settings import Settings
 from relay.breaker import Breaker
@@ -56,7 +56,7 @@ class Loop:
             return waiting
         try:
             attempts, since = self._pass.claim()
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             self._free.release()
             _log.warning("claim failed, the database may be away: %s", error)
             return self._pause.grow()

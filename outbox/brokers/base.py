@@ -192,7 +192,10 @@ class Broker(Protocol):
         ...
 
     def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:
-        """Answers checks from now on, for ``group`` and ``groups``; a second call replaces topics, groups, handler."""
+        """Answers checks from now on, for ``group`` and ``groups``, about ``topics`` (none named: whatever comes).
+
+        A second call replaces topics, groups and handler.
+        """
         ...
 
     def checks_ready(self) -> bool:

@@ -4,8 +4,11 @@ import sqlalchemy as sa
 
 from outbox.schema import database as database_table
 from outbox.schema import heartbeat
-from outbox.store.clock import utc_now
+from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
+
+#: Seconds after which a listener that died is no longer listed.
+_FORGOTTEN = 86400.0
 
 
 class Identity:
@@ -20,8 +23,14 @@ class Identity:
             return str(connection.execute(sa.select(database_table.c.database_id)).scalar_one())
 
     def beat(self, name: str) -> None:
-        """Says that the listener ``name`` is alive, by the database's clock."""
+        """Says that the listener ``name`` is alive, by the database's clock; forgets those silent for a day."""
         with self._database.transaction(durable=False) as connection:
-            beaten = connection.execute(heartbeat.update().where(heartbeat.c.name == name).values(beat_at=utc_now()))
-            if not beaten.rowcount:
+            own = heartbeat.c.name == name
+            if not connection.execute(heartbeat.update().where(own).values(beat_at=utc_now())).rowcount:
                 connection.execute(heartbeat.insert().values(name=name, beat_at=utc_now(), started_at=utc_now()))
+                connection.execute(heartbeat.delete().where(heartbeat.c.beat_at < utc_after(-_FORGOTTEN)))
+
+    def leave(self, name: str) -> None:
+        """Says that the listener ``name`` stops in good order."""
+        with self._database.transaction(durable=False) as connection:
+            connection.execute(heartbeat.delete().where(heartbeat.c.name == name))

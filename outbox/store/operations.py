@@ -103,13 +103,11 @@ class Operations:
         rows = dict.fromkeys(State, 0) | {State(state): count for state, count in counted}
         return Figures(rows, (now - since).total_seconds() if since else 0.0, heard)
 
-    def open_topics_and_groups(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Topics and producer groups whose halves may still be asked about."""
-        open_rows = state_in(open_states())
+    def open_groups(self) -> frozenset[str]:
+        """The producer groups of decisions that the broker has not confirmed: it may still ask under their names."""
         with self._database.transaction() as connection:
-            topics = connection.execute(sa.select(outbox.c.topic).where(open_rows).distinct()).scalars()
             groups = connection.execute(sa.select(outbox.c.half_group).where(unsettled()).distinct()).scalars()
-            return frozenset(topics), frozenset(group for group in groups if group)
+            return frozenset(group for group in groups if group)
 
     def listed(self, which: Filter, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
         """Up to ``limit`` rows in the order of their ids, from ``after_id`` on (exclusive), without payloads."""

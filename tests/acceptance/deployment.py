@@ -49,6 +49,8 @@ class Deployment:
         self, folder: Path, database_url: str, broker_url: str, topic: str, visible: Callable[[], list[Seen]]
     ) -> None:
         self.topic = topic
+        #: The embedded broker makes topics as they come.
+        self.makes_topics = broker_url.startswith("embedded")
         #: All visible messages of the topic, repeats included.
         self.messages = visible
         self._folder = folder

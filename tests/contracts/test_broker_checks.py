@@ -56,6 +56,23 @@ def test_a_check_carries_the_message(rig: Rig, topic: str, group: str) -> None:
     assert check.times >= 0
 
 
+def test_who_names_no_topics_is_asked_about_any(rig: Rig, topic: str, group: str) -> None:
+    # Given a half whose sender is gone
+    sender = rig.open(group)
+    half = prepare_one(sender, message(topic))
+    sender.close()
+    # When a process listens that knows of no topic
+    asked = Asked()
+    broker = rig.open(group)
+    broker.listen((), asked)
+    eventually(broker.checks_ready, rig.check_deadline, "the listener is registered")
+    # Then it is asked, where checks go by the group
+    if rig.capabilities.check_scope == "group":
+        assert await_check(rig, asked, half).half.topic == topic
+    else:
+        assert rig.capabilities.check_scope == "topic"
+
+
 def test_the_half_of_a_check_ends_like_any_other(rig: Rig, topic: str, group: str) -> None:
     # Given a check
     if not rig.capabilities.ends_by_handle:

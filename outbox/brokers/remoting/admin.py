@@ -162,7 +162,12 @@ def _pull(topic: str, queue: int, offset: int) -> dict[str, str]:
 
 
 def masters_of(routes: Routes, topics: Sequence[str]) -> Mapping[str, str]:
-    """Name and address of each master that has one of ``topics``; topics without a route are left out."""
+    """Name and address of each master that has one of ``topics`` (none named: of every master that is known).
+
+    Topics without a route are left out.
+    """
+    if not topics:
+        return routes.brokers()
     found: dict[str, str] = {}
     for topic in topics:
         try:

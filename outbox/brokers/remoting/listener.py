@@ -1,4 +1,4 @@
-"""Keeps producer groups registered at every master of some topics, so that the brokers ask us about halves."""
+"""Keeps producer groups registered at the masters of some topics, or at all, so that they ask us about halves."""
 
 import json
 import logging

@@ -1,0 +1,106 @@
+"""The check-back's registration: a real store, a broker that says when it knows us."""
+
+import threading
+from collections.abc import Collection
+
+from sqlalchemy.exc import OperationalError
+
+from checkback.checker import Checker
+from checkback.listener import Listener
+from outbox.brokers.base import OnCheck
+from outbox.commits import Commits
+from outbox.envelope import Envelopes
+from outbox.store.commit_leases import CommitLeases
+from outbox.store.database import Database
+from outbox.store.identity import Identity
+from outbox.store.operations import Operations
+from tests.contracts.rig import eventually
+from tests.integration.rows import force
+from tests.integration.scripted import ScriptedBroker
+from tests.integration.test_checkback import committed
+
+
+class Registry(ScriptedBroker):
+    """Remembers who listens for what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = True
+        self.registered: list[frozenset[str]] = []
+
+    def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:
+        self.registered.append(frozenset(groups))
+
+    def checks_ready(self) -> bool:
+        return self.ready
+
+
+class Away(Operations):
+    """A database that cannot be asked."""
+
+    def open_groups(self) -> frozenset[str]:
+        raise OperationalError("SELECT", {}, ConnectionError("refused"))
+
+
+class Running:
+    """A listener in its thread."""
+
+    def __init__(self, database: Database, registry: Registry, operations: Operations) -> None:
+        leases = CommitLeases(database)
+        checker = Checker(
+            leases, Commits(registry, leases, 1), Envelopes("o"), commit_window=1, commit_lease=2, now=lambda: 0.0
+        )
+        self._listener = Listener(registry, checker, Identity(database), operations, every=0.05)
+        self._thread = threading.Thread(target=self._listener.run)
+
+    def __enter__(self) -> "Running":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.stop()
+        self._thread.join()
+
+
+def heard(database: Database) -> int:
+    return len(Operations(database).figures().heartbeats)
+
+
+def test_a_listener_is_heard_while_it_runs_and_gone_when_it_stops(database: Database) -> None:
+    registry = Registry()
+    with Running(database, registry, Operations(database)):
+        eventually(lambda: heard(database) == 1, 30, "the heartbeat is written")
+    assert heard(database) == 0
+    assert registry.registered == [{"outbox-tests"}]
+
+
+def test_a_listener_that_no_broker_knows_is_not_heard(database: Database) -> None:
+    # Given brokers that do not know us yet
+    registry = Registry()
+    registry.ready = False
+    with Running(database, registry, Operations(database)):
+        eventually(lambda: len(registry.registered) == 1, 30, "it listens")
+        assert heard(database) == 0
+        # When they do, Then it is heard
+        registry.ready = True
+        eventually(lambda: heard(database) == 1, 30, "the heartbeat is written")
+
+
+def test_groups_of_earlier_decisions_are_added_and_kept(database: Database) -> None:
+    # Given a decision under a group that this deployment no longer uses
+    row_id, _, _ = committed(database)
+    force(database, row_id, half_group="outbox-old-name")
+    registry = Registry()
+    with Running(database, registry, Operations(database)):
+        eventually(lambda: {"outbox-tests", "outbox-old-name"} in registry.registered, 30, "both are listened for")
+        # When it is settled, Then nobody is forgotten
+        force(database, row_id, half_group="outbox-tests")
+        eventually(lambda: heard(database) == 1, 30, "the heartbeat is written")
+    assert registry.registered[-1] == {"outbox-tests", "outbox-old-name"}
+
+
+def test_without_the_database_it_listens_all_the_same(database: Database) -> None:
+    registry = Registry()
+    with Running(database, registry, Away(database)):
+        eventually(lambda: registry.registered == [{"outbox-tests"}], 30, "it listens")
+    assert heard(database) == 0
