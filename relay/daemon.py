@@ -1,6 +1,7 @@
 """The relay as a whole: its loop, and the scheduled work beside it."""
 
 import logging
+import threading
 from dataclasses import dataclass
 
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -33,6 +34,7 @@ class Daemon:
     def __init__(self, work: Work, settings: Settings) -> None:
         self._work = work
         self._settings = settings
+        self._stopping = threading.Event()
         self._scheduler = BackgroundScheduler(job_defaults={"coalesce": True, "max_instances": 1}, timezone="UTC")
 
     def run(self) -> None:
@@ -46,6 +48,7 @@ class Daemon:
 
     def stop(self) -> None:
         """No new claims; ``run`` returns once the passes under way have ended."""
+        self._stopping.set()
         self._work.loop.stop()
 
     def _schedule(self) -> None:
@@ -56,8 +59,8 @@ class Daemon:
         every(self._purge, "interval", seconds=settings.purge_every, id="purge")
 
     def _purge(self) -> None:
-        """Small batches until nothing is old enough."""
-        while purged := self._work.operations.purge(self._settings.retention, _PURGE_ROWS):
-            self._work.events.purged(purged)
-            if purged < _PURGE_ROWS:
-                return
+        """Small batches until nothing is old enough, or the relay stops."""
+        purged = _PURGE_ROWS
+        while purged == _PURGE_ROWS and not self._stopping.is_set():
+            if purged := self._work.operations.purge(self._settings.retention, _PURGE_ROWS):
+                self._work.events.purged(purged)

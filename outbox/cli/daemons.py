@@ -1,6 +1,8 @@
 """``outbox relay``, ``outbox checkback``, ``outbox consume``: the processes that run until SIGTERM."""
 
 import importlib
+import logging
+import math
 import os
 import signal
 import sys
@@ -9,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from sqlalchemy.exc import DBAPIError
@@ -24,6 +26,11 @@ from outbox.errors import SettingsError
 from outbox.settings import Settings
 from outbox.store.database import Database
 from outbox.wiring import open_broker, open_source
+
+log = logging.getLogger(__name__)
+
+#: Seconds for an orderly stop of relay or check-back: less than the 30 after which Kubernetes kills.
+_DRAIN: Final = 25.0
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +49,10 @@ def relay_command(
     loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
     with _connected(loaded) as (database, broker):
         daemon = relay.wiring.build(loaded, database, broker)
-        with stopped_by_signals(daemon.stop), _answering(loaded, database, broker) if checks else _nothing():
+        with (
+            stopped_by_signals(daemon.stop, _DRAIN),
+            _answering(loaded, database, broker) if checks else _nothing(),
+        ):
             daemon.run()
 
 
@@ -51,7 +61,7 @@ def checkback_command(database_url: DatabaseUrl = None, broker_url: BrokerUrl = 
     loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
     with _connected(loaded) as (database, broker):
         listener = checkback.wiring.build(loaded, database, broker)
-        with stopped_by_signals(listener.stop):
+        with stopped_by_signals(listener.stop, _DRAIN):
             listener.run()
 
 
@@ -109,14 +119,18 @@ def _inbox_reachable(target: str) -> Iterator[None]:
 
 
 @contextmanager
-def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
+def stopped_by_signals(stop: Callable[[], object], drain_timeout: float = math.inf) -> Iterator[None]:
     """SIGTERM and SIGINT ask for an orderly stop; the second one ends the process at once.
+
+    So does the end of ``drain_timeout`` seconds after the first: a database that hangs must not hold the process up.
+    Whatever is under way then is left to leases and check-back, as after a crash.
 
     ``stop`` is called in a thread of its own: it takes locks, and a handler that waits for a lock which the interrupted
     main thread holds would wait for ever. Putting on a ``SimpleQueue`` is safe in a handler.
     """
     asked: SimpleQueue[bool] = SimpleQueue()
-    stopper = threading.Thread(target=lambda: asked.get() and stop(), name="outbox-stop", daemon=True)
+    over = threading.Event()
+    stopper = threading.Thread(target=_stop_when_asked, args=(asked, stop, over, drain_timeout), daemon=True)
 
     def on_signal(number: int, _frame: object) -> None:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + number))
@@ -130,8 +144,20 @@ def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        over.set()
         asked.put(False)
         stopper.join()
+
+
+def _stop_when_asked(
+    asked: "SimpleQueue[bool]", stop: Callable[[], object], over: threading.Event, drain_timeout: float
+) -> None:
+    if not asked.get():
+        return
+    stop()
+    if not over.wait(min(drain_timeout, threading.TIMEOUT_MAX)):
+        log.error("not done %.0f s after the signal to stop: ending; leases cover what was under way", drain_timeout)
+        os._exit(1)
 
 
 def _imported(target: str) -> Any:

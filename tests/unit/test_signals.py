@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 from outbox.cli.daemons import stopped_by_signals
@@ -32,6 +34,20 @@ def test_signals_are_handed_back() -> None:
         assert signal.getsignal(signal.SIGTERM) != before
         os.kill(os.getpid(), signal.SIGTERM)
         assert stopped.wait(10)
-    # Then it is as before, and no thread is left waiting for a signal
+    # Then it is as before
     assert signal.getsignal(signal.SIGTERM) == before
-    assert not [thread for thread in threading.enumerate() if thread.name == "outbox-stop"]
+
+
+def test_a_drain_that_does_not_end_is_ended() -> None:
+    # Given a daemon that goes on whatever it is told
+    program = """
+import os, signal, threading
+from outbox.cli.daemons import stopped_by_signals
+with stopped_by_signals(lambda: None, drain_timeout=0.2):
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(60)
+"""
+    # When it is asked to stop; Then it ends once the drain time-out is over, and says so
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 1
+    assert "leases cover what was under way" in ended.stderr
