@@ -19,6 +19,16 @@ _DRIVERS = {
     "mariadb": "mariadb+pymysql",
 }
 
+#: libpq's words for: a host that vanished without a word (fail-over, cut cable) is noticed within half a minute. The
+#: system's own limits are two hours for a connection that waits for an answer, and a quarter of one for one that sends.
+_LOST_HOST = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+
 #: PostgreSQL settings that a transaction turns off.
 _NOT_DURABLE = ("synchronous_commit",)
 _INDEX_ORDER = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
@@ -132,7 +142,7 @@ def _engine(url: URL, pool_size: int) -> Engine:
         max_overflow=2,
         pool_pre_ping=False,
         pool_recycle=1800,
-        connect_args={"connect_timeout": 5},
+        connect_args={"connect_timeout": 5, **(_LOST_HOST if url.get_backend_name() == "postgresql" else {})},
     )
 
 
