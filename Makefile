@@ -13,8 +13,8 @@ RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 # Extra arguments for pytest: make test ARGS="-k lanes -x"
 ARGS ?=
-# Test processes, each with servers of its own; more than there are cores, since the crash tests mostly wait for leases.
-WORKERS ?= 3
+# Test processes, each with servers of its own: the crash tests mostly wait for leases.
+WORKERS ?= 2
 
 .PHONY: help demo test lint format bench model crash services clean
 
