@@ -185,9 +185,9 @@ class Broker(Protocol):
 
         ABSENT only from the master, with the message index on and caught up with everything that was stored before
         the call, over a range with a day's margin on both sides, from a store that goes back to the half's decision
-        (by its oldest message, or because the half itself still lies in its place). EXPIRED where the store does not:
-        its files were deleted, or it was replaced. Everything else is CANNOT_TELL, and so is whatever is not known by
-        ``until`` (``outbox.clock.monotonic`` seconds). Never raises.
+        (by its oldest message, or because the half itself still lies in its place), and an index that lost nothing
+        since in a crash. EXPIRED where the store does not: its files were deleted, or it was replaced. Everything else
+        is CANNOT_TELL, and so is whatever is not known by ``until`` (``outbox.clock.monotonic`` seconds). Never raises.
         """
         ...
 

@@ -10,7 +10,7 @@ from typing import Final
 from outbox.brokers.base import Half, Sought
 from outbox.brokers.remoting.admin import config, runtime
 from outbox.brokers.remoting.commands import Code, Request
-from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, Denied, RemotingError
+from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, Denied, NoAnswer, RemotingError
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.pipeline import exchange
 from outbox.brokers.remoting.routes import Routes
@@ -33,6 +33,8 @@ _NO_MESSAGE: Final = "can not find message"
 _BEFORE: Final = timedelta(days=1)
 #: A half may be committed long after the decision; no store keeps messages for a year beyond that.
 _AFTER: Final = timedelta(days=366)
+#: How far the clocks of broker and database may be apart before the start of a broker is mistaken for an earlier one.
+_CLOCKS: Final = timedelta(hours=1)
 #: Where halves lie (``TopicValidator.RMQ_SYS_TRANS_HALF_TOPIC``), and how exactly the index knows when (milliseconds).
 _HALVES: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _INDEX_GRAIN: Final = 2000
@@ -50,6 +52,14 @@ class _Store:
     dispatched: int
     #: Milliseconds; when the broker was started.
     booted: int
+
+    def goes_back_to(self, it: Sought) -> bool:
+        """Whether the oldest message is older than the decision."""
+        return 0 <= self.earliest <= it.since.timestamp() * 1000
+
+    def proves(self, it: Sought) -> bool:
+        """Whether an absence from the index needs no further proof: the broker has not been down since the decision."""
+        return self.goes_back_to(it) and self.booted <= (it.since - _CLOCKS).timestamp() * 1000
 
 
 def _store(figures: Mapping[str, str]) -> _Store:
@@ -92,7 +102,10 @@ class LookUp:
         absent = [it for it in missed if sightings[it] is Sighting.ABSENT]
         # Read after the query: files that were deleted meanwhile may have held the message.
         after = _store(runtime(self._connections, address, _left(until)))
-        return sightings | {it: self._proved(address, it, after, until) for it in absent}
+        doubtful = [it for it in absent if not after.proves(it)]
+        places = self._ask_each(address, Request.VIEW_MESSAGE, [_place_of(it.half) for it in doubtful], until)
+        proved = zip(doubtful, places, strict=True)
+        return sightings | {it: self._proved(address, it, place, after, until) for it, place in proved}
 
     def _query_again(
         self, address: str, missed: Sequence[Sought], until: float, before: _Store
@@ -105,16 +118,16 @@ class LookUp:
             time.sleep(_POLL)
         return dict.fromkeys(missed, Sighting.CANNOT_TELL)
 
-    def _proved(self, address: str, it: Sought, store: _Store, until: float) -> Sighting:
+    def _proved(self, address: str, it: Sought, place: Frame | None, store: _Store, until: float) -> Sighting:
         """ABSENT if the store goes back to the decision, by its oldest message or because the half, which is older,
         still lies in its place, and the index goes back to the half; EXPIRED if the store does not.
 
         The half itself settles it where clocks differ, and on 4.9, whose young stores do not say how old they are.
         """
         try:
-            half = self._in_place(address, it.half, until)
+            half = _in_place(address, it.half, place)
             if half is None:
-                return Sighting.ABSENT if 0 <= store.earliest <= it.since.timestamp() * 1000 else Sighting.EXPIRED
+                return Sighting.ABSENT if store.goes_back_to(it) else Sighting.EXPIRED
             if half.stored_at > store.booted or self._is_indexed(address, half, until):
                 return Sighting.ABSENT
         except (RemotingError, MalformedMessage, ValueError) as problem:
@@ -156,28 +169,40 @@ class LookUp:
             self._indexed[address] = known
         return known[0]
 
-    def _in_place(self, address: str, half: Half, until: float) -> StoredMessage | None:
-        """The half, if the commit log still holds it where it was stored (``QueryMessageProcessor``, broker)."""
-        offsets = parse_handle(half.handle)
-        where = {"offset": str(offsets[1] if offsets else -1)}
-        answer = self._connections.call(address, Request.VIEW_MESSAGE, where, timeout=_left(until))
-        if answer.code == Code.SYSTEM_ERROR and _NO_MESSAGE in answer.remark:
-            return None
-        if answer.code != Code.SUCCESS:
-            raise Denied(address, answer)
-        (message,) = decode_messages(answer.body)
-        return message if message.properties.get("UNIQ_KEY") == half.half_id else None
-
     def _query(self, address: str, share: Sequence[Sought], until: float) -> dict[Sought, Sighting]:
         """Asks for each id, pipelined; ABSENT here means no more than that the index has no such entry now."""
+        answers = self._ask_each(address, Request.QUERY_MESSAGE, [_wanted(it) for it in share], until)
+        return {it: _seen(it.half, answer) for it, answer in zip(share, answers, strict=True)}
+
+    def _ask_each(
+        self, address: str, code: Request, questions: Sequence[Mapping[str, str]], until: float
+    ) -> Sequence[Frame | None]:
+        """The answers to several questions of one kind, pipelined."""
 
         def encode(first: int) -> list[bytes]:
-            """One request for each half."""
+            """One request for each question."""
             request = self._connections.request
-            return [request(Request.QUERY_MESSAGE, opaque, _wanted(it)) for opaque, it in enumerate(share, first)]
+            return [request(code, opaque, question) for opaque, question in enumerate(questions, first)]
 
-        answers = exchange(self._connections, address, len(share), encode, until)
-        return {it: _seen(it.half, answer) for it, answer in zip(share, answers.frames, strict=True)}
+        return exchange(self._connections, address, len(questions), encode, until).frames if questions else []
+
+
+def _place_of(half: Half) -> dict[str, str]:
+    """Where a half was stored, as VIEW_MESSAGE asks for it."""
+    offsets = parse_handle(half.handle)
+    return {"offset": str(offsets[1] if offsets else -1)}
+
+
+def _in_place(address: str, half: Half, answer: Frame | None) -> StoredMessage | None:
+    """The half, if the commit log still holds it where it was stored (``QueryMessageProcessor``, broker)."""
+    if answer is None:
+        raise NoAnswer(f"{address}: no answer about the place of the half")
+    if answer.code == Code.SYSTEM_ERROR and _NO_MESSAGE in answer.remark:
+        return None
+    if answer.code != Code.SUCCESS:
+        raise Denied(address, answer)
+    (message,) = decode_messages(answer.body)
+    return message if message.properties.get("UNIQ_KEY") == half.half_id else None
 
 
 def _left(until: float) -> float:

@@ -62,8 +62,8 @@ def named(half_id: str, topic: str = TOPIC) -> bytes:
 #: A store whose oldest message is younger than the decision.
 YOUNG = runtime(earliest=int(NOW.timestamp() * 1000) + 1)
 
-#: A broker that was started after the half was stored.
-REBOOTED = runtime(booted=1)
+#: A broker that was started after the decision.
+REBOOTED = runtime(booted=int(NOW.timestamp() * 1000) + 1)
 
 
 @pytest.mark.parametrize(
