@@ -3,14 +3,14 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from outbox.brokers.base import Half, Sought
-from outbox.brokers.remoting.admin import config, runtime
+from outbox.brokers.remoting.admin import config
 from outbox.brokers.remoting.commands import Code, Request
 from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, Denied, NoAnswer, RemotingError
+from outbox.brokers.remoting.figures import Figures, StoreFigures
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.pipeline import exchange
 from outbox.brokers.remoting.routes import Routes
@@ -33,39 +33,9 @@ _NO_MESSAGE: Final = "can not find message"
 _BEFORE: Final = timedelta(days=1)
 #: A half may be committed long after the decision; no store keeps messages for a year beyond that.
 _AFTER: Final = timedelta(days=366)
-#: How far the clocks of broker and database may be apart before the start of a broker is mistaken for an earlier one.
-_CLOCKS: Final = timedelta(hours=1)
 #: Where halves lie (``TopicValidator.RMQ_SYS_TRANS_HALF_TOPIC``), and how exactly the index knows when (milliseconds).
 _HALVES: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _INDEX_GRAIN: Final = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class _Store:
-    """The figures of ``MessageStore`` that tell whether an absence proves anything."""
-
-    #: Milliseconds; of the oldest message that is left; -1: the broker does not say (4.9, in its first megabytes).
-    earliest: int
-    #: Where the commit log ends.
-    written: int
-    #: Up to where consume queues and the index have been built.
-    dispatched: int
-    #: Milliseconds; when the broker was started.
-    booted: int
-
-    def goes_back_to(self, it: Sought) -> bool:
-        """Whether the oldest message is older than the decision."""
-        return 0 <= self.earliest <= it.since.timestamp() * 1000
-
-    def proves(self, it: Sought) -> bool:
-        """Whether an absence from the index needs no further proof: the broker has not been down since the decision."""
-        return self.goes_back_to(it) and self.booted <= (it.since - _CLOCKS).timestamp() * 1000
-
-
-def _store(figures: Mapping[str, str]) -> _Store:
-    written = int(figures["commitLogMaxOffset"])
-    dispatched = written - int(figures["dispatchBehindBytes"])
-    return _Store(int(figures["earliestMessageTimeStamp"]), written, dispatched, int(figures["bootTimestamp"]))
 
 
 class LookUp:
@@ -74,6 +44,7 @@ class LookUp:
     def __init__(self, connections: Connections, routes: Routes) -> None:
         self._connections = connections
         self._routes = routes
+        self._figures = Figures(connections)
         self._indexed: dict[str, tuple[bool, float]] = {}
 
     def find(self, sought: Sequence[Sought], until: float) -> list[Sighting]:
@@ -90,7 +61,7 @@ class LookUp:
     def _find_share(self, share: Sequence[Sought], until: float) -> dict[Sought, Sighting]:
         """The halves of one broker: the store's figures first, so that a miss speaks of all that was stored before."""
         address = self._routes.master(share[0].half.topic, share[0].half.broker, until)
-        before = _store(runtime(self._connections, address, _left(until)))
+        before = self._figures.now(address, _left(until))
         sightings = self._query(address, share, until)
         missed = [it for it in share if sightings[it] is Sighting.ABSENT]
         if not missed:
@@ -101,24 +72,24 @@ class LookUp:
             sightings |= self._query_again(address, missed, until, before)
         absent = [it for it in missed if sightings[it] is Sighting.ABSENT]
         # Read after the query: files that were deleted meanwhile may have held the message.
-        after = _store(runtime(self._connections, address, _left(until)))
+        after = self._figures.now(address, _left(until))
         doubtful = [it for it in absent if not after.proves(it)]
         places = self._ask_each(address, Request.VIEW_MESSAGE, [_place_of(it.half) for it in doubtful], until)
         proved = zip(doubtful, places, strict=True)
         return sightings | {it: self._proved(address, it, place, after, until) for it, place in proved}
 
     def _query_again(
-        self, address: str, missed: Sequence[Sought], until: float, before: _Store
+        self, address: str, missed: Sequence[Sought], until: float, before: StoreFigures
     ) -> dict[Sought, Sighting]:
         """Asks again once the index has caught up with everything that was stored before the call."""
         deadline = min(until, monotonic() + _CATCH_UP)
         while monotonic() < deadline:
-            if _store(runtime(self._connections, address, _left(until))).dispatched >= before.written:
+            if self._figures.now(address, _left(until)).dispatched >= before.written:
                 return self._query(address, missed, until)
             time.sleep(_POLL)
         return dict.fromkeys(missed, Sighting.CANNOT_TELL)
 
-    def _proved(self, address: str, it: Sought, place: Frame | None, store: _Store, until: float) -> Sighting:
+    def _proved(self, address: str, it: Sought, place: Frame | None, store: StoreFigures, until: float) -> Sighting:
         """ABSENT if the store goes back to the decision, by its oldest message or because the half, which is older,
         still lies in its place, and the index goes back to the half; EXPIRED if the store does not.
 

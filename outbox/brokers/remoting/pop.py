@@ -54,7 +54,7 @@ class PopSource:
         group: str,
         topics: Mapping[str, str] | Collection[str],
         *,
-        invisible: float = 30.0,
+        invisible: float = 60.0,
         dialler: Dial = dial,
         sign: Sign | None = None,
     ) -> None:
