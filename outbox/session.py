@@ -18,8 +18,8 @@ IfExists = Literal["raise", "skip"]
 class Outbox:
     """The producing service's side of the outbox.
 
-    ``origin`` names the service; it must be the relay's ``OUTBOX_ORIGIN``. Rows of ``plain_topics`` are published
-    with one plain send (at least once), all others as transactional messages.
+    ``origin`` names the service, as ``OUTBOX_ORIGIN`` does for its relay, whose word the messages carry. Rows of
+    ``plain_topics`` are published with one plain send (at least once), all others as transactional messages.
     """
 
     def __init__(self, origin: str, *, plain_topics: Collection[str] = ()) -> None:

@@ -8,8 +8,9 @@ import typer
 from outbox import migrate, settings
 from outbox.cli.options import DatabaseUrl, opened, reachable
 from outbox.columns import MYSQL_FAMILY
-from outbox.errors import SchemaError
+from outbox.errors import SchemaError, SettingsError
 from outbox.store.database import parsed
+from outbox.store.identity import Identity
 
 app = typer.Typer(help="The outbox tables: bring them up to date, check them, print their DDL.", no_args_is_help=True)
 
@@ -43,6 +44,23 @@ def check(database_url: DatabaseUrl = None) -> None:
             typer.echo(f"outbox: {found}", err=True)
             raise typer.Exit(1) from found
     typer.echo(f"schema at revision {migrate.head()}, as this version needs it")
+
+
+@app.command()
+def adopt(
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, this database is a copy.")] = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Gives a copy of a database an identity of its own, so that it does not answer for the original's halves.
+
+    Stop the copy's relays first. Its open rows are the original's: cancel them here, or both will publish them.
+    """
+    if not yes:
+        raise SettingsError(
+            "--yes: needed, since halves under way of this database become foreign to it: is it a copy?"
+        )
+    with opened(database_url) as database, reachable(database):
+        typer.echo(f"this database is {Identity(database).adopt()} from now on; restart its relays and check-backs")
 
 
 @app.command()

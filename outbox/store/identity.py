@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 
+from outbox.identity import fresh_token
 from outbox.schema import database as database_table
 from outbox.schema import heartbeat
 from outbox.store.clock import utc_after, utc_now
@@ -21,6 +22,16 @@ class Identity:
         """The random identity that the migration wrote."""
         with self._database.transaction() as connection:
             return str(connection.execute(sa.select(database_table.c.database_id)).scalar_one())
+
+    def adopt(self) -> str:
+        """Draws a new identity for a database that is a copy, and returns it.
+
+        Halves of the original then get UNKNOWN here, and this database's halves get it there.
+        """
+        fresh = fresh_token()
+        with self._database.transaction() as connection:
+            connection.execute(database_table.update().values(database_id=fresh))
+        return fresh
 
     def beat(self, name: str) -> None:
         """Says that the listener ``name`` is alive, by the database's clock; forgets those silent for a day."""

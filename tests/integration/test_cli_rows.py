@@ -279,6 +279,24 @@ def test_db_sql_follows_the_settings_or_the_flag(anywhere: Command) -> None:
     assert anywhere("db", "sql", "--dialect", "postgresql").out == migrate.sql("postgresql")
 
 
+def test_db_adopt_gives_a_copy_an_identity_of_its_own(run: Command, migrated_url: str) -> None:
+    # Given a database that is a copy of another
+    database = Database(migrated_url)
+    before = Identity(database).database_id()
+    # When it is adopted without a yes, Then nothing happens
+    refused = run("db", "adopt")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--yes" in refused.err
+    assert Identity(database).database_id() == before
+    # When it is adopted, Then it is another database from now on
+    done = run("db", "adopt", "--yes")
+    after = Identity(database).database_id()
+    database.close()
+    assert done.code == 0
+    assert after != before
+    assert after in done.out
+
+
 def test_the_installed_command_reports_wrong_use_in_one_line(tmp_path: Path) -> None:
     # Given the command as a shell runs it
     code = "import sys; sys.argv[0] = 'outbox'; from outbox.cli import main; main()"
