@@ -1,6 +1,5 @@
 """The relay as a whole: its loop, and the scheduled work beside it."""
 
-import logging
 import threading
 from dataclasses import dataclass
 
@@ -13,7 +12,6 @@ from relay.keeper import LeaseKeeper
 from relay.loop import Loop
 from relay.reconciler import Reconciler
 
-_log = logging.getLogger("relay")
 _PURGE_ROWS = 500
 
 

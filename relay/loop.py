@@ -2,12 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from outbox.settings import Settings
+from outbox.store.claims import Attempt
 from relay.breaker import Breaker
 from relay.shipping import Pass
 from relay.timing import Pause
@@ -25,13 +26,7 @@ class Loop:
         self._pause = Pause(settings.poll_fastest, settings.poll_slowest)
         self._free = threading.Semaphore(settings.passes)
         self._pool = ThreadPoolExecutor(settings.passes, thread_name_prefix="relay-pass")
-        self._passes = settings.passes
-        self._wake = threading.Event()
         self._stopping = threading.Event()
-
-    def wake(self) -> None:
-        """There may be new rows: look at once."""
-        self._wake.set()
 
     def run(self) -> None:
         """Claims until ``stop``; then returns once every pass has ended."""
@@ -40,13 +35,12 @@ class Loop:
             if self._stopping.is_set():
                 self._free.release()
                 break
-            self._rest(self._claim_and_ship())
+            self._stopping.wait(self._claim_and_ship())
         self._pool.shutdown(wait=True)
 
     def stop(self) -> None:
         """No new claims from now on."""
         self._stopping.set()
-        self._wake.set()
         self._free.release()
 
     def _claim_and_ship(self) -> float:
@@ -67,16 +61,11 @@ class Loop:
         self._pause.reset()
         return 0.0 if len(attempts) >= self._rows_per_pass else self._pause.grow()
 
-    def _ship(self, *claimed: object) -> None:
+    def _ship(self, attempts: Sequence[Attempt], since: float) -> None:
         """A failing pass leaves its rows to their leases and to the check-back; the loop goes on."""
-        ship: Callable[..., None] = self._pass.ship
         try:
-            ship(*claimed)
+            self._pass.ship(attempts, since)
         except Exception:  # noqa: BLE001 -- one failing pass must not end the loop
             _log.exception("a pass failed; its rows are claimed again once their leases are over")
         finally:
             self._free.release()
-
-    def _rest(self, seconds: float) -> None:
-        if seconds and self._wake.wait(seconds):
-            self._wake.clear()
