@@ -5,7 +5,7 @@ its halves are adopted or rolled back by the check-back once the lease is over; 
 the check-back carry the decision out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -102,11 +102,6 @@ class Decisions:
             self._return.apply(connection, map(_returned, outcomes.returns))
             winners = map(_winner, outcomes.winners)
             return set(self._commit.apply(connection, winners, seconds=commit_lease, new_lease=fresh_token()))
-
-    def give_back(self, returns: Iterable[Return]) -> None:
-        """Gives attempts back outside a decision, as when a relay stops."""
-        with self._database.transaction(durable=False) as connection:
-            self._return.apply(connection, map(_returned, returns))
 
 
 def _commit(dialect: str) -> Change:

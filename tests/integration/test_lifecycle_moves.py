@@ -101,8 +101,8 @@ def refuse(database: Database, row_id: int, names: Names) -> object:
     return Decisions(database).decide(Outcomes(refusals=[Refusal(names.attempt(row_id), "refused", 60)]), 15)
 
 
-def give_back(database: Database, row_id: int, names: Names) -> None:
-    Decisions(database).give_back([Return(names.attempt(row_id), 60)])
+def give_back(database: Database, row_id: int, names: Names) -> object:
+    return Decisions(database).decide(Outcomes(returns=[Return(names.attempt(row_id), 60)]), 15)
 
 
 def renew(database: Database, row_id: int, names: Names) -> object:
