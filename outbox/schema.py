@@ -9,7 +9,10 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from outbox.columns import MYSQL_FAMILY, ExactText, Instant, ascii_name, blob, row_id
 from outbox.lifecycle import Move, State, sources_of
-from outbox.message import KEY_BYTES, TAG_BYTES, TOPIC_BYTES, Mode
+from outbox.message import CONTENT_TYPE_BYTES, KEY_BYTES, TAG_BYTES, TOPIC_BYTES, Mode
+
+#: Characters of a reason that are kept.
+REASON_LENGTH = 1000
 
 metadata = sa.MetaData(naming_convention={"ck": "ck_%(table_name)s_%(constraint_name)s"})
 
@@ -27,7 +30,7 @@ outbox = sa.Table(
     sa.Column("key", ExactText(KEY_BYTES), nullable=False),
     sa.Column("tag", ExactText(TAG_BYTES)),
     sa.Column("payload", blob(), nullable=False),
-    sa.Column("content_type", sa.String(100), nullable=False),
+    sa.Column("content_type", sa.String(CONTENT_TYPE_BYTES), nullable=False),
     sa.Column("headers", sa.JSON(), nullable=False),
     sa.Column("lane", ExactText(KEY_BYTES)),
     sa.Column("mode", ascii_name(13), nullable=False),
@@ -39,7 +42,7 @@ outbox = sa.Table(
     sa.Column("parked", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Column("attempts", sa.Integer(), nullable=False, server_default=sa.text("0")),
     sa.Column("failures", sa.Integer(), nullable=False, server_default=sa.text("0")),
-    sa.Column("reason", sa.String(1000)),
+    sa.Column("reason", sa.String(REASON_LENGTH)),
     sa.Column("half_id", ascii_name(64)),
     sa.Column("half_broker", sa.String(255)),
     sa.Column("half_handle", sa.String(255)),

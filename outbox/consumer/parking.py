@@ -9,7 +9,8 @@ from sqlalchemy.exc import IntegrityError
 from outbox.brokers.source import Delivery
 from outbox.consumer.drivers import begun
 from outbox.consumer.keys import payload_hash
-from outbox.consumer.schema import REASON_LENGTH, parked
+from outbox.consumer.schema import parked
+from outbox.schema import REASON_LENGTH
 from outbox.store.clock import utc_now
 
 _UNIQUE_ID_LENGTH = 64

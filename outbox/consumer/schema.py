@@ -7,11 +7,10 @@ from sqlalchemy.types import TypeEngine
 from outbox.columns import MYSQL_FAMILY, ExactText, Instant, ascii_name, blob, row_id
 from outbox.consumer.keys import STORED_KEY_BYTES
 from outbox.message import TAG_BYTES, TOPIC_BYTES
-from outbox.schema import metadata
+from outbox.schema import REASON_LENGTH, metadata
 
 CONSUMER_BYTES = 100
 _HASH_BYTES = 32
-REASON_LENGTH = 1000
 
 
 def exact_bytes(length: int) -> TypeEngine[bytes]:

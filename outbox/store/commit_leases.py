@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 from outbox.brokers.base import Half
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, State, sources_of, target_of
-from outbox.schema import outbox, unsettled
+from outbox.schema import REASON_LENGTH, outbox, unsettled
 from outbox.store.change import (
     Change,
     chosen_half,
@@ -135,7 +135,7 @@ class CommitLeases:
         return [_holding(row, lease_id) for row in rows]
 
     def _end(self, change: Change, holding: Holding, reason: str, **parameters: object) -> bool:
-        row = {"id": holding.row_id, "lease": holding.lease_id, "reason": reason[:1000]}
+        row = {"id": holding.row_id, "lease": holding.lease_id, "reason": reason[:REASON_LENGTH]}
         with self._database.transaction() as connection:
             return bool(change.apply(connection, [row], **parameters))
 

@@ -14,7 +14,7 @@ from outbox.brokers.base import Half
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
 from outbox.message import Mode
-from outbox.schema import outbox
+from outbox.schema import REASON_LENGTH, outbox
 from outbox.store.change import (
     Change,
     again_after,
@@ -168,7 +168,7 @@ def _winner(it: Winner) -> dict[str, object]:
 
 
 def _refused(it: Refusal) -> dict[str, object]:
-    return _given(it.attempt) | {"reason": it.reason[:1000], "delay": it.delay}
+    return _given(it.attempt) | {"reason": it.reason[:REASON_LENGTH], "delay": it.delay}
 
 
 def _returned(it: Return) -> dict[str, object]:

@@ -10,16 +10,17 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.selectable import Join, Subquery
 
 from outbox.columns import MYSQL_FAMILY
-from outbox.schema import outbox
+from outbox.schema import REASON_LENGTH, outbox
 
 #: Name of the bind parameter.
 PARAMETER = "given_rows"
 
 _POSTGRESQL_TYPES = {int: "bigint", float: "double precision", str: "text"}
+#: Reasons are the longest texts that rows bring.
 _MYSQL_TYPES = {
     int: "BIGINT",
     float: "DOUBLE",
-    str: "VARCHAR(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    str: f"VARCHAR({REASON_LENGTH}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
 }
 
 

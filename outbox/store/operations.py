@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from outbox.lifecycle import Move, State, expiring, open_states
 from outbox.message import Mode
-from outbox.schema import heartbeat, outbox, state_in, unsettled
+from outbox.schema import REASON_LENGTH, heartbeat, outbox, state_in, unsettled
 from outbox.store.change import Change, no_attempt, no_half
 from outbox.store.clock import latest, utc_after, utc_now
 from outbox.store.database import Database
@@ -123,7 +123,7 @@ class Operations:
 
     def cancel(self, row_ids: Iterable[int], reason: str) -> list[int]:
         """Makes sure that these rows are never published; the ids of those that were still pending."""
-        rows = [{"id": row_id, "reason": reason[:1000]} for row_id in row_ids]
+        rows = [{"id": row_id, "reason": reason[:REASON_LENGTH]} for row_id in row_ids]
         with self._database.transaction() as connection:
             return self._cancel.apply(connection, rows)
 
