@@ -23,6 +23,8 @@ class Delivery:
     receipt: str
     #: ``outbox.clock.monotonic`` seconds after which others may receive it: judge by this, never by an answer.
     invisible_until: float
+    #: Seconds since 1970 by the producer's clock when the message was first sent; redeliveries keep it. None: unknown.
+    born_at: float | None = None
 
 
 class Source(Protocol):

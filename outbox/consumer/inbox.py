@@ -1,6 +1,7 @@
 """``Inbox``: handlers whose database effects happen exactly once per key, whatever is delivered how often."""
 
 import logging
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from outbox.consumer import parking, retention
 from outbox.consumer.failures import outcome_of
 from outbox.consumer.keys import Extractor
 from outbox.consumer.message import Message
-from outbox.consumer.outcome import Filtered, NoKey, Outcome
+from outbox.consumer.outcome import Filtered, NoKey, Outcome, Park
 from outbox.consumer.row_transaction import Handler, RowTransaction
 from outbox.consumer.schema import CONSUMER_BYTES
 from outbox.consumer.subscriptions import Subscription, Subscriptions
@@ -105,6 +106,8 @@ class Inbox:
             return outcome_of(error)
         if key is None:
             return NoKey("no outbox-key, nothing found by the handler's key setting, and not exactly one KEYS")
+        if reason := retention.outlived(delivery.born_at, self._retention, time.time()):
+            return Park(reason)
         return self._rows.execute(Message.of(delivery, key), subscription.handler)
 
     def park(self, delivery: Delivery, reason: str) -> bool:

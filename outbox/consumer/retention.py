@@ -22,6 +22,17 @@ RETENTION = 7 * 24 * HOUR
 BATCH = 500
 
 
+def outlived(born_at: float | None, retention: float, now: float) -> str | None:
+    """Why a message (sent at ``born_at``, seconds since 1970) is too old to be told from a repeat; None: it is not.
+
+    Its effect may be there and forgotten. The clocks of producer and consumer may differ; what is wrongly taken for
+    too old is parked and can be replayed.
+    """
+    if born_at is None or now - born_at <= retention:
+        return None
+    return f"sent {(now - born_at) / HOUR:.0f} h ago, longer than effects are remembered ({retention / HOUR:.0f} h)"
+
+
 def warn_if_short(retention: float) -> None:
     """Logs a retention (seconds) after which the broker may still deliver a message whose effect is forgotten."""
     if retention < SHORTEST_RETENTION:

@@ -1,5 +1,7 @@
 """Contract of every ``Source``: each delivery is acknowledged, or comes again."""
 
+import time
+
 from outbox.brokers.base import Outgoing
 from outbox.clock import monotonic
 from tests.contracts.rig import Rig, eventually, ids, message, receive_all, receive_until
@@ -28,6 +30,9 @@ def test_a_delivery_is_what_was_sent(rig: Rig, topic: str, group: str) -> None:
     assert (delivery.keys, delivery.tag, delivery.attempt) == (("订单-1",), "paid", 1)
     assert outgoing.properties.items() <= delivery.properties.items()
     assert delivery.invisible_until > monotonic()
+    # And it says when it was sent
+    assert delivery.born_at is not None
+    assert abs(delivery.born_at - time.time()) < 600
 
 
 def test_an_empty_topic_delivers_nothing(rig: Rig, topic: str, group: str) -> None:

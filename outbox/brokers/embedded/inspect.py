@@ -27,6 +27,8 @@ class VisibleMessage:
     tag: str | None
     properties: Mapping[str, str]
     body: bytes
+    #: Seconds since 1970.
+    stored_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class EmbeddedInspector:
 def read_entry(connection: sqlite3.Connection, entry_id: int) -> VisibleMessage:
     """One entry with the message that it points to."""
     select = """SELECT entry.topic, entry.queue, entry.extra, message.unique_id, message.keys, message.tag,
-                       message.properties, message.body
+                       message.properties, message.body, message.stored_at
                 FROM entry JOIN message ON message.id = entry.message_id WHERE entry.id = ?"""
-    topic, queue, extra, unique_id, keys, tag, own, body = connection.execute(select, (entry_id,)).fetchone()
+    topic, queue, extra, unique_id, keys, tag, own, body, stored_at = connection.execute(select, (entry_id,)).fetchone()
     properties = json.loads(own) | json.loads(extra) | system_properties(unique_id, keys, tag)
-    return VisibleMessage(topic, queue, unique_id, keys, tag, properties, body)
+    return VisibleMessage(topic, queue, unique_id, keys, tag, properties, body, stored_at)

@@ -135,4 +135,5 @@ def _delivery(connection: sqlite3.Connection, taken: Taken, until: float) -> Del
         attempt=taken.attempt,
         receipt=_receipt(taken.entry_id, taken.receipt),
         invisible_until=until,
+        born_at=seen.stored_at,
     )

@@ -157,6 +157,7 @@ class PopSource:
             attempt=message.reconsume_times + 1,
             receipt=str(popped.receipt),
             invisible_until=popped.sent + self._invisible,
+            born_at=message.born_at / 1000,
         )
 
 

@@ -46,6 +46,8 @@ class StoredMessage:
     reconsume_times: int
     #: Milliseconds since 1970 by the broker's clock.
     stored_at: int
+    #: The same by the producer's clock, when it first sent the message; kept by every redelivery.
+    born_at: int
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
@@ -75,7 +77,7 @@ def decode_messages(content: bytes) -> Iterator[StoredMessage]:
 
 
 def _decode(content: bytes) -> StoredMessage:
-    _, magic, _, queue_id, _, queue_offset, commit_log_offset, flag, _ = _HEAD.unpack_from(content, 0)
+    _, magic, _, queue_id, _, queue_offset, commit_log_offset, flag, born_at = _HEAD.unpack_from(content, 0)
     if magic not in (_MAGIC_V1, _MAGIC_V2):
         raise MalformedMessage(f"magic {magic:#x}")
     position = _HEAD.size + (20 if flag & _BORN_HOST_V6 else 8)
@@ -95,6 +97,7 @@ def _decode(content: bytes) -> StoredMessage:
         commit_log_offset=commit_log_offset,
         reconsume_times=reconsume_times,
         stored_at=stored_at,
+        born_at=born_at,
     )
 
 

@@ -1,5 +1,6 @@
 """Strategy C1 on real databases, one delivery at a time."""
 
+import time
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
@@ -260,6 +261,21 @@ def test_the_message_id_is_no_identity_of_a_fact(migrated_url: str, engine: Engi
     assert outcomes == [Processed(), Processed(), Processed(), Duplicate()]
     assert len(keys_done(engine, "naive")) == 2
     assert keys_done(engine) == ["k"]
+
+
+@pytest.mark.parametrize("age", [None, 0.0, 6 * 86400.0])
+def test_a_message_within_the_retention_takes_effect(inbox: Inbox, age: float | None) -> None:
+    born_at = None if age is None else time.time() - age
+    assert inbox.process(delivery(born_at=born_at)) == Processed()
+
+
+def test_a_message_older_than_the_retention_is_parked(inbox: Inbox, engine: Engine) -> None:
+    # Given a message whose effect would be forgotten by now
+    old = delivery(born_at=time.time() - 8 * 86400)
+    # When it comes, Then it has no effect, and an operator hears why
+    outcome = inbox.process(old)
+    assert isinstance(outcome, Park)
+    assert outcome.reason == "sent 192 h ago, longer than effects are remembered (168 h)"
 
 
 def test_a_reason_of_any_length_can_be_parked(inbox: Inbox, engine: Engine) -> None:

@@ -21,7 +21,7 @@ RENEWED = {"popTime": "1700000000999", "invisibleTime": "60000", "reviveQid": "5
 
 def lying(queue: int, offset: int, properties: Mapping[str, str] | None = None) -> StoredMessage:
     """A message at a place of a queue."""
-    return StoredMessage(TOPIC, b"", properties or {}, queue, offset, offset * 100, 0, 0)
+    return StoredMessage(TOPIC, b"", properties or {}, queue, offset, offset * 100, 0, 0, 0)
 
 
 def test_offsets_belong_to_messages_by_rank() -> None:
