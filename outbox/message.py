@@ -34,6 +34,8 @@ _SYSTEM_TOPICS = re.compile(
     r"TRANS_CHECK_MAX_TIME_TOPIC",
     re.IGNORECASE,
 )
+#: How the names of the toolkit's own properties begin.
+RESERVED_PREFIX = "outbox-"
 #: Names that RocketMQ gives a meaning; a user property of that name would change what the broker does.
 RESERVED_PROPERTIES = frozenset(
     """
@@ -156,7 +158,7 @@ def _check_headers(headers: Mapping[str, str], key: str) -> None:
     for name, value in headers.items():
         where = f"headers[{name!r}]"
         _check_text(where, name, PROPERTY_BYTES)
-        if name in RESERVED_PROPERTIES or name.startswith("outbox-"):
+        if name in RESERVED_PROPERTIES or name.startswith(RESERVED_PREFIX):
             raise InvalidMessage(where, "this name is reserved by RocketMQ or by the toolkit: choose another")
         if not isinstance(value, str):
             raise InvalidMessage(where, f"must be text, not {type(value).__name__}")

@@ -20,7 +20,6 @@ ROW_ID = "outbox-id"
 TOKEN = "outbox-token"  # noqa: S105 -- a property name
 MODE = "outbox-mode"
 CONTENT_TYPE = "outbox-content-type"
-RESERVED_PREFIX = "outbox-"
 
 
 @dataclass(frozen=True, slots=True)

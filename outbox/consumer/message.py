@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from outbox.brokers.base import CONTENT_TYPE, RESERVED_PREFIX
+from outbox.brokers.base import CONTENT_TYPE
 from outbox.brokers.source import Delivery
 from outbox.consumer.errors import Permanent
-from outbox.message import RESERVED_PROPERTIES
+from outbox.message import RESERVED_PREFIX, RESERVED_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)
