@@ -1,4 +1,4 @@
-"""The listener: stays registered for every group and topic that open rows name, and says that it is alive."""
+"""The listener: stays registered for every producer group that open rows name, and says that it is alive."""
 
 import logging
 import os
@@ -15,7 +15,6 @@ from outbox.store.identity import Identity
 from outbox.store.operations import Operations
 
 _log = logging.getLogger("checkback")
-
 
 #: Seconds to the next turn while the registration is under way.
 _SOON = 0.5

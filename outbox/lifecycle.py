@@ -8,8 +8,9 @@ What each state means, who puts a row here, who takes it out, and what a crash l
 
 ``pending``
     Must be published; may be leased by an attempt. ``add``, ``requeue`` and ``reopen`` put a row here; the relay
-    (commit, bury), the check-back (adopt, which is the move ``commit``) or an operator (cancel) takes it out. A relay
-    that dies here leaves a lease that runs out, and perhaps halves that the check-back adopts or rolls back.
+    (commit, bury, and deliver for plain messages), the check-back (adopt, which is the move ``commit``) or an operator
+    (cancel) takes it out. A relay that dies here leaves a lease that runs out, and perhaps halves that the check-back
+    adopts or rolls back.
 
 ``committed``
     The database has chosen the winning half; the broker must make it visible. The relay or the check-back puts a
@@ -20,12 +21,11 @@ What each state means, who puts a row here, who takes it out, and what a crash l
     The broker confirmed that the message is visible. Only retention takes a row out, by deleting it.
 
 ``cancelled``
-    Must never be published. An operator or the application puts a row here while it is pending; ``requeue`` or
-    retention takes it out.
+    Must never be published. An operator puts a row here while it is pending; ``requeue`` or retention takes it out.
 
 ``dead``
-    The broker refused it too often, it can never be sent, or its outcome cannot be known any more; the column
-    ``reason`` says which. Kept until an operator requeues it.
+    The broker refused it too often, or its outcome cannot be known any more; the column ``reason`` says which. Kept
+    until an operator requeues it.
 """
 
 from enum import StrEnum
