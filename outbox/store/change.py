@@ -85,6 +85,11 @@ def own_attempt(rows: Any) -> ColumnElement[bool]:
     return sa.and_(outbox.c.token == rows.token, outbox.c.lease_id == rows.lease)
 
 
+def due() -> ColumnElement[bool]:
+    """By the database's clock the row may be worked on: whatever lease it was under is over."""
+    return outbox.c.available_at <= utc_now()
+
+
 def no_attempt() -> dict[str, Any]:
     """No half of this row may win any more: the check-back answers ROLLBACK to each."""
     return {"token": None, "lease_id": None}

@@ -16,8 +16,8 @@ from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
 from outbox.message import Mode
 from outbox.schema import claimable, outbox
-from outbox.store.change import Change, own_attempt, seconds
-from outbox.store.clock import utc_after, utc_now
+from outbox.store.change import Change, due, own_attempt, seconds
+from outbox.store.clock import utc_after
 from outbox.store.database import Database
 from outbox.store.given import given, ids, selecting, updating
 
@@ -96,7 +96,7 @@ def _candidates() -> Any:
     """Due rows and their sizes, oldest first, locked; rows that another transaction holds are skipped."""
     return (
         sa.select(outbox.c.id, outbox.c.available_at, sa.func.length(outbox.c.payload).label("size"))
-        .where(claimable(), outbox.c.available_at <= utc_now())
+        .where(claimable(), due())
         .order_by(outbox.c.available_at, outbox.c.id)
         .limit(sa.bindparam("rows"))
         .with_for_update(skip_locked=True)

@@ -24,6 +24,7 @@ from outbox.schema import REASON_LENGTH, outbox, unsettled
 from outbox.store.change import (
     Change,
     chosen_half,
+    due,
     fresh_lease,
     half_columns,
     half_values,
@@ -67,15 +68,14 @@ class CommitLeases:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._changes = _Changes(database.dialect)
-        over = _over()
         self._read = sa.select(
-            outbox.c.state, outbox.c.token, outbox.c.half_id, sa.type_coerce(over, sa.Boolean()).label("lease_over")
+            outbox.c.state, outbox.c.token, outbox.c.half_id, sa.type_coerce(due(), sa.Boolean()).label("lease_over")
         ).where(outbox.c.id == sa.bindparam("row_id"))
         chosen = given(database.dialect, {"id": int})
         self._held = selecting(database.dialect, chosen, *_HELD, utc_now().label("now"))
         self._due = (
             sa.select(outbox.c.id, outbox.c.half_id)
-            .where(unsettled(), over)
+            .where(unsettled(), due())
             .order_by(outbox.c.available_at, outbox.c.id)
             .limit(sa.bindparam("rows"))
         )
@@ -165,7 +165,7 @@ def _adopt(dialect: str) -> Change:
         dialect,
         Move.COMMIT,
         columns={"token": str, **half_columns()},
-        compare=lambda rows: sa.and_(outbox.c.token == rows.token, _over()),
+        compare=lambda rows: sa.and_(outbox.c.token == rows.token, due()),
         values=chosen_half,
     )
 
@@ -175,7 +175,7 @@ def _take_over(dialect: str) -> Change:
         dialect,
         sources_of(Move.REOPEN),
         columns={"half_id": str},
-        compare=lambda rows: sa.and_(outbox.c.half_id == rows.half_id, _over()),
+        compare=lambda rows: sa.and_(outbox.c.half_id == rows.half_id, due()),
         values=lambda _: fresh_lease(),
     )
 
@@ -218,11 +218,6 @@ def _postpone(dialect: str) -> Change:
         compare=_holder,
         values=lambda rows: {"reason": rows.reason, "available_at": utc_after(seconds())},
     )
-
-
-def _over() -> sa.ColumnElement[bool]:
-    """The lease is over, by the database's clock."""
-    return outbox.c.available_at <= utc_now()
 
 
 def _holding(row: Any, lease_id: str) -> Holding:

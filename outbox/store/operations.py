@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from outbox.lifecycle import Move, State, expiring, open_states
 from outbox.message import Mode
 from outbox.schema import REASON_LENGTH, heartbeat, outbox, state_in, unsettled
-from outbox.store.change import Change, no_attempt, no_half
-from outbox.store.clock import latest, utc_after, utc_now
+from outbox.store.change import Change, again_after, due, no_attempt, no_half
+from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 
 _LISTED = (
@@ -72,7 +72,7 @@ class Operations:
             database.dialect,
             Move.CANCEL,
             columns={"reason": str},
-            compare=lambda _: sa.or_(outbox.c.mode != Mode.PLAIN, outbox.c.lease_id.is_(None), _over()),
+            compare=lambda _: sa.or_(outbox.c.mode != Mode.PLAIN, outbox.c.lease_id.is_(None), due()),
             # The moment of the cancel, from which retention counts.
             values=lambda rows: {"reason": rows.reason, "available_at": utc_now(), **no_attempt()},
             wait=True,
@@ -84,7 +84,7 @@ class Operations:
             values=lambda _: {
                 "reason": None,
                 "failures": 0,
-                "available_at": latest(sa.func.coalesce(outbox.c.not_before, utc_now()), utc_now()),
+                **again_after(0.0),
                 **no_attempt(),
                 **no_half(),
             },
@@ -93,8 +93,8 @@ class Operations:
 
     def figures(self) -> Figures:
         """Counts per state, the age of the oldest due row, and who listens."""
-        due = sa.and_(state_in(open_states()), outbox.c.available_at <= utc_now())
-        oldest = sa.select(sa.func.min(outbox.c.available_at), utc_now()).where(due)
+        waiting = sa.and_(state_in(open_states()), due())
+        oldest = sa.select(sa.func.min(outbox.c.available_at), utc_now()).where(waiting)
         beats = sa.select(heartbeat.c.name, heartbeat.c.beat_at, utc_now())
         with self._database.transaction() as connection:
             counted = connection.execute(sa.select(outbox.c.state, sa.func.count()).group_by(outbox.c.state)).all()
@@ -148,7 +148,3 @@ class Operations:
             found = list(connection.execute(old.with_for_update(skip_locked=True)).scalars())
             connection.execute(outbox.delete().where(outbox.c.id.in_(found)))
             return len(found)
-
-
-def _over() -> sa.ColumnElement[bool]:
-    return outbox.c.available_at <= utc_now()
