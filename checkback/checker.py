@@ -1,7 +1,6 @@
 """The answer to one check, by ``outbox.verdict``. The row decides; whatever goes wrong is UNKNOWN."""
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 
 from outbox import faults
@@ -18,7 +17,7 @@ _TRIES = 3
 
 
 class Checker:
-    """Answers checks; safe to call from several threads. ``counts`` tells how often which step was taken."""
+    """Answers checks; safe to call from several threads."""
 
     def __init__(
         self,
@@ -36,7 +35,6 @@ class Checker:
         self._window = commit_window
         self._lease = commit_lease
         self._now = now
-        self.counts: Counter[str] = Counter()
 
     def on_check(self, check: Check, answer: Answer) -> None:
         """Answers one check; UNKNOWN for a foreign half and for every failure, never ROLLBACK."""
@@ -85,7 +83,7 @@ class Checker:
         (looked,) = self._commits.look_up([holding], until)
         if looked is Next.COMMIT:
             ended = answer(Verdict.COMMIT, until)
-            self._count(check, "commit")
+            _tell(check, "commit")
             if after_commit(ended.confirmation) is Next.SETTLE:
                 self._commits.settle([holding])
             return
@@ -93,10 +91,11 @@ class Checker:
         said = Verdict.ROLLBACK if looked is Next.SETTLE else Verdict.UNKNOWN
         self._say(check, answer, said, until, looked.value)
 
-    def _say(self, check: Check, answer: Answer, said: Verdict, until: float, why: str) -> None:
+    @staticmethod
+    def _say(check: Check, answer: Answer, said: Verdict, until: float, why: str) -> None:
         answer(said, until)
-        self._count(check, why)
+        _tell(check, why)
 
-    def _count(self, check: Check, why: str) -> None:
-        self.counts[why] += 1
-        _log.info("checked half=%s times=%d %s", check.half.half_id, check.times, why)
+
+def _tell(check: Check, why: str) -> None:
+    _log.info("checked half=%s times=%d %s", check.half.half_id, check.times, why)
