@@ -7,7 +7,6 @@ from outbox.settings import Settings
 from outbox.store.commit_leases import CommitLeases
 from outbox.verdict import Confirmation
 from relay.events import Events
-from relay.timing import backoff
 
 #: Rows taken over at once: few enough that all can be looked up and committed within one window.
 _CHUNK = 50
@@ -49,7 +48,7 @@ class Reconciler:
         row_id = finding.holding.row_id
         if finding.ended is not None and finding.ended.confirmation is Confirmation.DENIED:
             patience = max(finding.holding.age, self._settings.commit_lease)
-            delay = backoff(1, first=patience, most=self._settings.backoff_most, jitter=0)
+            delay = min(patience, self._settings.backoff_most)
             self._leases.postpone(finding.holding, f"commit denied: {finding.ended.reason}", delay)
             self._events.reconciled(row_id, f"denied reason={finding.ended.reason}: the row stays committed")
             return
