@@ -17,7 +17,6 @@ from outbox.consumer import (
     Inbox,
     Message,
     NoKey,
-    Outcome,
     Park,
     Permanent,
     Processed,
@@ -31,7 +30,7 @@ from outbox.consumer.schema import parked
 from outbox.errors import NoTransaction, SchemaError, SettingsError
 from outbox.schema import outbox as outbox_table
 from outbox.store.clock import utc_after
-from tests.integration.consumer.shop import Step, count, effects, keys_done, reasons, record, rows, shop
+from tests.integration.consumer.shop import count, effects, keys_done, reasons, record, rows, shop
 from tests.services.databases import fresh_database
 from tests.unit.consumer.fakes import delivery
 
@@ -44,14 +43,6 @@ def inbox(migrated_url: str, engine: Engine) -> Iterator[Inbox]:
     inbox = shop(migrated_url)
     yield inbox
     inbox.close()
-
-
-def processed_by(migrated_url: str, step: Step, **settings: object) -> Outcome:
-    """The outcome of one delivery with the key "k"."""
-    inbox = shop(migrated_url, step, **settings)
-    outcome = inbox.process(delivery(keys=("k",)))
-    inbox.close()
-    return outcome
 
 
 @FORMS
