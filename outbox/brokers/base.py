@@ -144,7 +144,7 @@ class Capabilities:
     finds: bool
     #: Halves can be ended by their handle from another process than the one that sent them.
     ends_by_handle: bool
-    #: Checks about one producer group reach only listeners of that group ("group"), or any producer of the topic.
+    #: Checks of a group reach only listeners of that group ("group"), or any producer of the topic ("topic").
     check_scope: str
     #: Bodies pass byte for byte, zero bytes included.
     binary_bodies: bool = True
