@@ -26,7 +26,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class Inbox:
-    """A consumer whose handlers write in the inbox's transaction (strategy C1).
+    """A consumer whose handlers write in the inbox's transaction.
 
     The handler's writes through its session, an ``Outbox.add`` on that session and the inbox row commit together: once
     per (consumer, key) for as long as the row is kept (``retention``, seconds). Everything else that a handler does

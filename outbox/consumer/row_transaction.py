@@ -1,4 +1,4 @@
-"""Strategy C1: the inbox row in the handler's own transaction; effects happen once per (consumer, key)."""
+"""The inbox row in the handler's own transaction; effects happen once per (consumer, key)."""
 
 from collections.abc import Awaitable, Callable, Generator
 
