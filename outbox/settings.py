@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -26,6 +26,8 @@ DEFAULT_FOLDER = Path(".outbox")
 #: The broker asks at most 15 times, by default 30 s (5.x) or 60 s (4.9) apart: its check horizon.
 CHECK_HORIZON = 15 * 60.0
 DAY = 86400.0
+#: Settings whose values no message shows.
+_SECRETS = frozenset({"secret_key"})
 
 
 class _File(TomlConfigSettingsSource):
@@ -50,6 +52,9 @@ class Settings(BaseSettings):
     origin: str = ""
     #: Producer group; "" means ``outbox-<origin>``.
     group: str = ""
+    #: A user of a broker with ACL, and the key that signs its requests: both, or neither.
+    access_key: str = ""
+    secret_key: SecretStr = SecretStr("")
 
     # The lease of an attempt, and the commit lease: window in which its holder may send COMMIT, plus grace.
     lease: Seconds = 30.0
@@ -97,6 +102,8 @@ class Settings(BaseSettings):
     def _fits_together(self) -> "Settings":
         if self.broker_url.split(":", 1)[0] != "embedded" and not self.origin:
             raise ValueError("origin: is required with a real broker; set OUTBOX_ORIGIN to the name of this service")
+        if bool(self.access_key) != bool(self.secret_key.get_secret_value()):
+            raise ValueError("access_key, secret_key: one is set without the other; set both, or neither")
         checked_origin(self.origin or "local")
         if self.retention <= CHECK_HORIZON:
             raise ValueError(f"retention: must be longer than the broker's check horizon, {CHECK_HORIZON:.0f} s")
@@ -133,5 +140,8 @@ def load(**flags: Any) -> Settings:
 def _said(problem: Any) -> str:
     """One problem, by the name that the user set."""
     where = ".".join(str(part) for part in problem["loc"])
-    text = problem["msg"].removeprefix("Value error, ")
-    return f"OUTBOX_{where.upper()}: {text} (got {problem['input']!r})" if where else text
+    text: str = problem["msg"].removeprefix("Value error, ")
+    if not where:
+        return text
+    given = "" if where in _SECRETS else f" (got {problem['input']!r})"
+    return f"OUTBOX_{where.upper()}: {text}{given}"

@@ -7,8 +7,10 @@ from outbox.brokers.base import Broker
 from outbox.brokers.embedded.broker import EmbeddedBroker
 from outbox.brokers.embedded.source import EmbeddedSource
 from outbox.brokers.embedded.timing import BrokerTiming
+from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.broker import RemotingBroker
+from outbox.brokers.remoting.commands import Sign
 from outbox.brokers.remoting.pop import PopSource
 from outbox.brokers.source import Source
 from outbox.errors import SettingsError
@@ -36,7 +38,7 @@ def open_source(settings: Settings, topics: Collection[str], group: str) -> Sour
     scheme, address = _split(settings.broker_url)
     if scheme == "embedded":
         return EmbeddedSource(_file(address), group, tuple(topics), settings=broker_timing(settings))
-    return PopSource(address, group, tuple(topics))
+    return PopSource(address, group, tuple(topics), sign=_sign(settings))
 
 
 def _embedded(address: str, settings: Settings) -> Broker:
@@ -44,7 +46,14 @@ def _embedded(address: str, settings: Settings) -> Broker:
 
 
 def _remoting(address: str, settings: Settings) -> Broker:
-    return RemotingBroker(address, settings.producer_group)
+    return RemotingBroker(address, settings.producer_group, sign=_sign(settings))
+
+
+def _sign(settings: Settings) -> Sign | None:
+    """What signs requests; None: the broker has no ACL."""
+    if not settings.access_key:
+        return None
+    return signature(settings.access_key, settings.secret_key.get_secret_value())
 
 
 def broker_timing(settings: Settings) -> BrokerTiming:

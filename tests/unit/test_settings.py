@@ -118,3 +118,31 @@ def test_a_misspelt_setting_in_the_file_is_refused(in_an_empty_folder: Path) -> 
 def test_foreign_names_in_dotenv_are_nobodys_business(in_an_empty_folder: Path) -> None:
     (in_an_empty_folder / ".env").write_text("DATABASE_URL=postgresql://elsewhere\nSECRET=1\n")
     assert load().database_url == "sqlite:///.outbox/outbox.db"
+
+
+SECRET = "a-secret-that-nobody-sees"
+
+
+def test_the_secret_key_is_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given both keys in the environment
+    monkeypatch.setenv("OUTBOX_ACCESS_KEY", "orders")
+    monkeypatch.setenv("OUTBOX_SECRET_KEY", SECRET)
+    # When the settings are shown, dumped, or refused for another reason
+    settings = load()
+    shown = [repr(settings), str(settings), settings.model_dump_json(), refused(lease=-1), refused(lease=1)]
+    # Then the secret is in none of it, and still there for who asks
+    assert [text for text in shown if SECRET in text] == []
+    assert settings.secret_key.get_secret_value() == SECRET
+
+
+def test_a_secret_key_of_the_wrong_kind_is_refused_unseen() -> None:
+    said = refused(access_key="orders", secret_key=[SECRET])
+    assert said.startswith("OUTBOX_SECRET_KEY: ")
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize("flags", [{"access_key": "orders"}, {"secret_key": SECRET}], ids=str)
+def test_access_key_and_secret_key_come_together(flags: dict[str, str]) -> None:
+    said = refused(**flags)
+    assert said.startswith("access_key, secret_key: ")
+    assert SECRET not in said

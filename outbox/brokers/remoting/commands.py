@@ -54,6 +54,17 @@ class Code(IntEnum):
 #: The message is stored although its copy on disk or at the slave is late.
 STORED: Final = frozenset((Code.SUCCESS, Code.FLUSH_DISK_TIMEOUT, Code.SLAVE_NOT_AVAILABLE, Code.FLUSH_SLAVE_TIMEOUT))
 
+_NO_PERMISSION: Final = (
+    "permission refused: check OUTBOX_ACCESS_KEY, OUTBOX_SECRET_KEY, the user's rights, the topic's perm"
+)
+
+
+def refusal(code: int, remark: str) -> str:
+    """An answer other than success in words; where permission lacks, with what to check."""
+    said = f"code {code}: {remark}"
+    return f"{said} ({_NO_PERMISSION})" if code == Code.NO_PERMISSION else said
+
+
 #: Adds what proves who asks to the fields of a request, given its fields and body; the one place for ACL signatures.
 Sign = Callable[[Mapping[str, str], bytes], Mapping[str, str]]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from outbox.brokers.remoting import frames
-from outbox.brokers.remoting.commands import Code, Sign
+from outbox.brokers.remoting.commands import Code, Sign, refusal
 from outbox.brokers.remoting.connection import Closed, Connection, OnRequest
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.streams import Dial, dial
@@ -36,7 +36,7 @@ class Denied(RemotingError):
     """The server answered with a code other than success."""
 
     def __init__(self, address: str, frame: Frame) -> None:
-        super().__init__(f"{address}: code {frame.code}: {frame.remark}")
+        super().__init__(f"{address}: {refusal(frame.code, frame.remark)}")
         self.code = frame.code
         self.remark = frame.remark
 

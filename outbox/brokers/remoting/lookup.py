@@ -8,7 +8,7 @@ from typing import Final
 
 from outbox.brokers.base import Half, Sought
 from outbox.brokers.remoting.admin import config
-from outbox.brokers.remoting.commands import Code, Request
+from outbox.brokers.remoting.commands import Code, Request, refusal
 from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, Denied, NoAnswer, RemotingError
 from outbox.brokers.remoting.figures import Figures, StoreFigures
 from outbox.brokers.remoting.frames import Frame
@@ -199,7 +199,7 @@ def _seen(half: Half, answer: Frame | None) -> Sighting:
     if answer.code == Code.QUERY_NOT_FOUND:
         return Sighting.ABSENT
     if answer.code != Code.SUCCESS:
-        log.warning("look-up of half %s: code %d: %s", half.half_id, answer.code, answer.remark)
+        log.warning("look-up of half %s: %s", half.half_id, refusal(answer.code, answer.remark))
         return Sighting.CANNOT_TELL
     found = list(decode_messages(answer.body))
     if any(seen.properties.get("UNIQ_KEY") == half.half_id and seen.topic == half.topic for seen in found):

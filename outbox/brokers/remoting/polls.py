@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from outbox.brokers.remoting.commands import Code, Request
+from outbox.brokers.remoting.commands import Code, Request, refusal
 from outbox.brokers.remoting.connection import Closed, Connection, Exchange
 from outbox.brokers.remoting.connections import Away, Connections, RemotingError
 from outbox.brokers.remoting.frames import Frame
@@ -140,7 +140,7 @@ class Polls:
         elif answer.code == Code.SUCCESS:
             yield from self._popped(poll, answer)
         elif answer.code not in _NOTHING:
-            self._rest(poll.topic, poll.broker, f"code {answer.code}: {answer.remark}")
+            self._rest(poll.topic, poll.broker, refusal(answer.code, answer.remark))
 
     def _popped(self, poll: _Poll, answer: Frame) -> Iterator[Popped]:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from outbox.brokers.remoting.commands import Code, Request
+from outbox.brokers.remoting.commands import Code, Request, refusal
 from outbox.brokers.remoting.connections import Away, Connections, RemotingError
 from outbox.brokers.remoting.stored import loads_lenient
 from outbox.clock import monotonic
@@ -172,7 +172,7 @@ class Routes:
             if answer.code == Code.SUCCESS:
                 self._prefer(address)
                 return answer.body
-            problems.append(f"{address}: code {answer.code}: {answer.remark}")
+            problems.append(f"{address}: {refusal(answer.code, answer.remark)}")
         raise Away("no name server answers: " + "; ".join(problems))
 
     def _prefer(self, address: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic
 
 from outbox.brokers.base import Outage, Outgoing, Refused, Unknown
-from outbox.brokers.remoting.commands import NUMBER, STORED, TEXT, Code, Request, Template, quote
+from outbox.brokers.remoting.commands import NUMBER, STORED, TEXT, Code, Request, Template, quote, refusal
 from outbox.brokers.remoting.connections import Connections, RemotingError
 from outbox.brokers.remoting.frames import MAX_FRAME, Frame
 from outbox.brokers.remoting.kinds import Kind, Outcome
@@ -191,7 +191,7 @@ def failure(answer: Frame | None, answers: Answers, place: int) -> Failure:
     """What an answer other than "stored", or none, says about the message at this place of a batch."""
     if answer is None:
         return Unknown(answers.reason) if place < answers.written else Outage(answers.reason or "not sent in time")
-    reason = f"code {answer.code}: {answer.remark}"
+    reason = refusal(answer.code, answer.remark)
     if answer.code in _REFUSALS:
         return Refused(reason)
     return Outage(reason) if answer.code in _OUTAGES else Unknown(reason)

@@ -7,7 +7,7 @@ from typing import Final
 
 from outbox.brokers.base import Ended, Ending, Half
 from outbox.brokers.remoting import frames
-from outbox.brokers.remoting.commands import NUMBER, TEXT, Code, Request, Template, quote
+from outbox.brokers.remoting.commands import NUMBER, TEXT, Code, Request, Template, quote, refusal
 from outbox.brokers.remoting.connections import Away, Connections
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.pipeline import Answers, each, exchange
@@ -130,7 +130,7 @@ def _ended(answer: Frame | None, answers: Answers) -> Ended:
     if answer.code == Code.SUCCESS:
         return _CONFIRMED
     gone = answer.code == Code.SYSTEM_ERROR and _NOT_FOUND in answer.remark
-    return Ended(Confirmation.GONE if gone else Confirmation.DENIED, f"code {answer.code}: {answer.remark}")
+    return Ended(Confirmation.GONE if gone else Confirmation.DENIED, refusal(answer.code, answer.remark))
 
 
 def _close_after_silence(share: _Share, answers: Answers) -> None:

@@ -2,12 +2,12 @@
 
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Final, Self
 
 from outbox.brokers.remoting.admin import Admin
-from outbox.brokers.remoting.connections import RemotingError
+from outbox.brokers.remoting.connections import Connections, RemotingError
 from outbox.brokers.remoting.routes import NoRoute
 from tests.services.errors import ServiceFailed
 from tests.services.ports import is_free
@@ -30,9 +30,13 @@ PROBES: Final = ("outbox-probe-a", "outbox-probe-b")
 ROUTE_DEADLINE: Final = 20.0
 
 
-def create_topics(namesrv: str, topics: Collection[str], *, queues: int = 8) -> None:
+#: How a cluster is asked; one with ACL or TLS wants more than the default.
+Connect = Callable[[], Connections]
+
+
+def create_topics(namesrv: str, topics: Collection[str], *, queues: int = 8, connect: Connect = Connections) -> None:
     """Creates topics at every broker of a cluster and waits until they have a route."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connect()) as admin:
         for address in admin.brokers().values():
             admin.create_topics(address, topics, queues=queues)
         missing = set(topics)
@@ -58,8 +62,9 @@ class _JavaServer(Server):
     heap = "64m"
     main_class: str
 
-    def __init__(self, version: str, *, optimised: bool) -> None:
+    def __init__(self, version: str, *, optimised: bool, connect: Connect = Connections) -> None:
         super().__init__()
+        self._connect = connect
         self._java = java()
         self._jars = jars(version)
         self._optimised = optimised
@@ -91,7 +96,7 @@ class NameServer(_JavaServer):
         return {"listenPort": self.port}
 
     def is_ready(self) -> bool:
-        with Admin(self.url) as admin:
+        with Admin(self.url, self._connect()) as admin:
             try:
                 admin.brokers()
             except RemotingError:
@@ -106,8 +111,16 @@ class BrokerServer(_JavaServer):
     heap = "256m"
     main_class = "org.apache.rocketmq.broker.BrokerStartup"
 
-    def __init__(self, version: str, name_server: str, settings: Mapping[str, object], *, optimised: bool) -> None:
-        super().__init__(version, optimised=optimised)
+    def __init__(
+        self,
+        version: str,
+        name_server: str,
+        settings: Mapping[str, object],
+        *,
+        optimised: bool,
+        connect: Connect = Connections,
+    ) -> None:
+        super().__init__(version, optimised=optimised, connect=connect)
         self._name_server = name_server
         self._settings = settings
 
@@ -115,7 +128,7 @@ class BrokerServer(_JavaServer):
         return {**broker_properties(self.folder, self._name_server, self.port), **self._settings}
 
     def is_ready(self) -> bool:
-        with Admin(self._name_server) as admin:
+        with Admin(self._name_server, self._connect()) as admin:
             try:
                 admin.create_topics(self.url, PROBES)
                 return self.url in admin.routes.route(PROBES[0]).masters.values()
@@ -139,12 +152,17 @@ class RocketMQ:
         version: str = DEFAULT_VERSION,
         optimised: bool = False,
         settings: Mapping[str, object] | None = None,
+        connect: Connect = Connections,
     ) -> None:
-        """``checks``: about one a second, or the broker's defaults; ``optimised``: for benchmarks, starts slower."""
+        """``checks``: about one a second, or the broker's defaults; ``optimised``: for benchmarks, starts slower.
+
+        ``settings``: lines of the broker's file; ``connect``: how to ask a cluster that they close to strangers.
+        """
+        self._connect = connect
         self._version = version
         self._optimised = optimised
         self._settings = {**CHECKS[checks], **(settings or {})}
-        self._name_server = NameServer(version, optimised=optimised)
+        self._name_server = NameServer(version, optimised=optimised, connect=connect)
         self._broker: BrokerServer | None = None
 
     @property
@@ -168,7 +186,9 @@ class RocketMQ:
         """Starts both and returns once the broker is routable."""
         self._name_server.start()
         try:
-            self._broker = BrokerServer(self._version, self.namesrv, self._settings, optimised=self._optimised).start()
+            self._broker = BrokerServer(
+                self._version, self.namesrv, self._settings, optimised=self._optimised, connect=self._connect
+            ).start()
         except BaseException:
             self.stop()
             raise
@@ -176,7 +196,7 @@ class RocketMQ:
 
     def create_topics(self, topics: Collection[str], *, queues: int = 8) -> None:
         """Creates topics and waits until they have a route."""
-        create_topics(self.namesrv, topics, queues=queues)
+        create_topics(self.namesrv, topics, queues=queues, connect=self._connect)
 
     def kill_broker(self) -> None:
         """SIGKILL; the store stays."""

@@ -8,7 +8,7 @@ from outbox.brokers.base import (
     Outgoing,
 )
 from outbox.brokers.remoting.broker import RemotingBroker
-from outbox.brokers.remoting.commands import Request
+from outbox.brokers.remoting.commands import Request, Sign
 from outbox.brokers.remoting.frames import Frame
 from outbox.identity import unique_ids
 from tests.unit.brokers.remoting_server import Behaviour, FakeServer, healthy
@@ -44,12 +44,12 @@ class Open:
         self._closing: list[Callable[[], object]] = []
 
     def __call__(
-        self, behaviour: Behaviour, *, perm: int = 6, in_flight: int = 512
+        self, behaviour: Behaviour, *, perm: int = 6, in_flight: int = 512, sign: Sign | None = None
     ) -> tuple[FakeServer, RemotingBroker]:
         """A server of this behaviour that is name server and broker, and a transport to it."""
         server = FakeServer(behaviour, perm=perm)
         server.__enter__()
-        broker = RemotingBroker(server.address, GROUP, in_flight=in_flight)
+        broker = RemotingBroker(server.address, GROUP, in_flight=in_flight, sign=sign)
         self._closing += [server.stop, broker.close]
         return server, broker
 
