@@ -1,4 +1,4 @@
-"""Strategy C1 on real databases, one delivery at a time."""
+"""The inbox on real databases, one delivery at a time."""
 
 import time
 import unicodedata
