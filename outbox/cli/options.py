@@ -1,5 +1,6 @@
 """Flags that several commands share, and what they open."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -16,6 +17,15 @@ from outbox.wiring import open_database
 DatabaseUrl = Annotated[str | None, typer.Option("--database-url", help="Overrides OUTBOX_DATABASE_URL.")]
 BrokerUrl = Annotated[str | None, typer.Option("--broker-url", help="Overrides OUTBOX_BROKER_URL.")]
 Origin = Annotated[str | None, typer.Option("--origin", help="Overrides OUTBOX_ORIGIN.")]
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(text: str, flag: str) -> float:
+    """A span of time such as ``90m``; ``BadParameter`` names the flag."""
+    if (parts := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])?", text)) is None:
+        raise typer.BadParameter(f"{text!r}: seconds, or a number with s, m, h or d", param_hint=flag)
+    return float(parts[1]) * _UNITS[parts[2] or "s"]
 
 
 @contextmanager

@@ -23,6 +23,16 @@ def as_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=iso))
 
 
+def as_json_line(value: object) -> None:
+    """Writes a value as one line of JSON, for output that is written as it comes."""
+    typer.echo(json.dumps(value, ensure_ascii=False, default=iso))
+
+
+def as_line(text: str) -> None:
+    """Writes one line that moves no cursor, whatever is in it."""
+    typer.echo(_cell(text).replace("\n", "\\n"))
+
+
 def as_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Writes rows under a header; long cells are folded on a terminal and left whole in a pipe."""
     table = Table(box=None, pad_edge=False, header_style="bold")

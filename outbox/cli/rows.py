@@ -1,6 +1,5 @@
 """``outbox status | list | show | requeue | cancel | purge``: what operators ask about rows, and do to them."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ import typer
 
 from outbox import settings
 from outbox.cli import present
-from outbox.cli.options import DatabaseUrl, opened, reachable
+from outbox.cli.options import DatabaseUrl, opened, reachable, seconds
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
 from outbox.settings import CHECK_HORIZON
@@ -19,7 +18,6 @@ from outbox.store.operations import Filter, Operations
 _BATCH = 500
 _MOST_ID = 2**63 - 1
 _DONE = {Move.CANCEL: State.CANCELLED.value, Move.REQUEUE: "requeued"}
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def _utf8(text: str | None) -> str | None:
@@ -202,9 +200,7 @@ def _age(text: str | None, default: float) -> float:
     """Seconds; never less than the broker's check horizon, within which it may still ask about a row's half."""
     if text is None:
         return default
-    if (parts := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])?", text)) is None:
-        raise typer.BadParameter(f"{text!r}: seconds, or a number with s, m, h or d", param_hint="--older-than")
-    age = float(parts[1]) * _UNITS[parts[2] or "s"]
+    age = seconds(text, "--older-than")
     if age <= CHECK_HORIZON:
         raise typer.BadParameter(
             f"{text!r}: must be longer than the broker's check horizon, {CHECK_HORIZON:.0f} s",

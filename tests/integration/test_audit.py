@@ -1,0 +1,392 @@
+"""``outbox audit`` on real stores and brokers: every kind of finding is provoked, and nothing else is found."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import relay.wiring
+from outbox.audit import Audit, Untold, scope_of
+from outbox.brokers.base import ORIGIN, ROW_ID, Broker, Ending, Half, Outgoing, Stored
+from outbox.brokers.embedded import EmbeddedInspector
+from outbox.clock import monotonic
+from outbox.envelope import Envelopes, origin_of
+from outbox.identity import fresh_token, unique_ids
+from outbox.lifecycle import State, Verdict
+from outbox.message import Mode
+from outbox.settings import Settings, load
+from outbox.store.audited import AuditedRows
+from outbox.store.claims import Attempt, Claims
+from outbox.store.clock import utc_after, utc_now
+from outbox.store.database import Database
+from outbox.store.decisions import Decisions, Outcomes, Winner
+from outbox.store.identity import Identity
+from outbox.store.operations import Operations
+from outbox.verdict import Confirmation
+from outbox.wiring import open_broker, open_ledger
+from tests.contracts.rig import eventually
+from tests.integration.commands import Command, in_process
+from tests.integration.conftest import Copies
+from tests.integration.rows import added, column, force
+from tests.services.ports import free_port
+from tests.services.rocketmq import create_topics
+
+DEADLINE = 30.0
+NOTHING = {"lost": 0, "repeated": 0, "unfinished": 0, "foreign": 0, "phantom": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A database, a broker with a topic of the test's own, and the steps of a relay one by one."""
+
+    settings: Settings
+    database: Database
+    broker: Broker
+    topic: str
+    run: Command
+
+    def claimed(self, **message: Any) -> Attempt:
+        """A new row under an attempt."""
+        (row_id,) = added(self.database, topic=self.topic, **message)
+        (attempt,) = Claims(self.database).claim(1, 1_000_000, lease=30)
+        assert attempt.row_id == row_id
+        return attempt
+
+    def sealed(self, attempt: Attempt, **properties: str) -> Outgoing:
+        """The row's message, with other properties where they are given."""
+        outgoing = Envelopes(self.origin()).seal(attempt)
+        return replace(outgoing, properties={**outgoing.properties, **properties})
+
+    def origin(self) -> str:
+        """The origin of this database's messages."""
+        return origin_of(self.settings.service, Identity(self.database).database_id())
+
+    def stored(self, outgoing: Outgoing) -> Half:
+        """A half at the broker."""
+        (stored,) = self.broker.prepare([outgoing], 10)
+        assert isinstance(stored, Stored), stored
+        return stored.half
+
+    def commit(self, half: Half) -> None:
+        """Makes a visible message of it, once more if it is one."""
+        (ended,) = self.broker.resolve([Ending(half, Verdict.COMMIT)], monotonic() + 10)
+        assert ended.confirmation is Confirmation.CONFIRMED, ended
+
+    def decided(self) -> tuple[Attempt, Half]:
+        """A committed row whose half waits for its COMMIT."""
+        attempt = self.claimed()
+        half = self.stored(self.sealed(attempt))
+        assert Decisions(self.database).decide(Outcomes(winners=[Winner(attempt, half)]), 15) == {attempt.row_id}
+        return attempt, half
+
+    def delivered(self) -> tuple[Attempt, Half]:
+        """A row that went the whole way."""
+        attempt, half = self.decided()
+        self.commit(half)
+        self.settle(attempt.row_id)
+        return attempt, half
+
+    def settle(self, row_id: int) -> None:
+        """Calls the row delivered, whether it was or not."""
+        force(self.database, row_id, state=State.DELIVERED, delivered_at=utc_now(), lease_id=None)
+
+    def audited(self, *arguments: object) -> tuple[int, list[dict[str, Any]], dict[str, Any]]:
+        """Exit code, findings, and counts."""
+        done = self.run("audit", "--json", *arguments)
+        *findings, counts = map(json.loads, done.out.splitlines())
+        assert counts["kind"] == "counts"
+        assert {**NOTHING, **Counter(it["kind"] for it in findings)} == {name: counts[name] for name in NOTHING}
+        return done.code, findings, counts
+
+    def finds(self, *expected: tuple[str, int | None], arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+        """Waits until an audit finds these kinds of these rows, in any order, and nothing else."""
+        seen: list[tuple[int, list[dict[str, Any]], dict[str, Any]]] = []
+
+        def agreed() -> bool:
+            seen.append(self.audited(*arguments))
+            code, findings, counts = seen[-1]
+            return (
+                (code, counts["unclear"]) == (1 if expected else 0, 0)
+                and sorted((it["kind"], it["row"] or 0) for it in findings)
+                == sorted((kind, row or 0) for kind, row in expected)
+            )  # fmt: skip
+
+        try:
+            eventually(agreed, DEADLINE, f"an audit finds {expected}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the last one: {seen[-1]}") from error
+        return seen[-1][1]
+
+
+@pytest.fixture(params=["sqlite-embedded", "postgresql-rocketmq"])
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Bench]:
+    """Each stack in turn."""
+    backend, transport = request.param.split("-")
+    copies: Copies = request.getfixturevalue(f"{backend}_copies")
+    topic = f"payments-{fresh_token()}"
+    if transport == "embedded":
+        broker_url = f"embedded://{tmp_path}/broker.db"
+        made_before(tmp_path / "broker.db")
+    else:
+        namesrv = request.getfixturevalue("rocketmq")
+        create_topics(namesrv, [topic, f"{topic}-b"], queues=4)
+        broker_url = f"rocketmq://{namesrv}"
+    with copies(tmp_path) as url:
+        yield from opened(url, broker_url, topic, in_process(monkeypatch, capsys), monkeypatch)
+
+
+def made_before(path: Path) -> None:
+    """Makes the embedded broker's file a day ago: a store that is younger than a decision proves nothing about it."""
+    with EmbeddedInspector(path, clock=lambda: time.time() - 86400) as inspector:
+        assert inspector.topics() == []
+
+
+def opened(url: str, broker_url: str, topic: str, run: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A bench on these, with the command's settings in the environment."""
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"OUTBOX_{name.upper()}", raising=False)
+    values = {"database_url": url, "broker_url": broker_url, "origin": "tests"}
+    for name, value in values.items():
+        monkeypatch.setenv(f"OUTBOX_{name.upper()}", value)
+    database, settings = Database(url), load(**values)
+    broker = open_broker(settings)
+    yield Bench(settings, database, broker, topic, run)
+    broker.close()
+    database.close()
+
+
+def test_what_a_relay_shipped_agrees(bench: Bench) -> None:
+    # Given rows that a relay shipped, one of them cancelled before it ran
+    rows = added(bench.database, 40, topic=bench.topic)
+    assert Operations(bench.database).cancel(rows[:1], "not wanted") == rows[:1]
+    daemon = relay.wiring.build(bench.settings, bench.database, bench.broker)
+    thread = threading.Thread(target=daemon.run)
+    thread.start()
+    eventually(lambda: Operations(bench.database).figures().rows[State.DELIVERED] == 39, DEADLINE, "all are delivered")
+    daemon.stop()
+    thread.join()
+    # When they are audited / Then nothing is found, and everything was looked at
+    assert bench.finds() == []
+    eventually(lambda: bench.audited()[2]["messages"] == 39, DEADLINE, "every message was read")
+    code, _, counts = bench.audited("--last", "1h", "--topic", bench.topic)
+    assert (code, counts["rows"], counts["messages"], counts["topic"]) == (0, 40, 39, bench.topic)
+    assert bench.run("audit").out == "40 rows, 39 messages: they agree\n"
+
+
+def test_a_half_that_was_committed_twice_is_repeated(bench: Bench) -> None:
+    # Given two delivered rows, one of whose halves is committed again
+    bench.delivered()
+    attempt, half = bench.delivered()
+    bench.commit(half)
+    # When it is audited / Then the row is named, with both places
+    (finding,) = bench.finds(("repeated", attempt.row_id))
+    assert (finding["key"], finding["unique_id"], finding["state"]) == (attempt.key, half.half_id, "delivered")
+    assert finding["detail"].count(half.half_id) == 2
+    text = bench.run("audit")
+    assert (text.code, text.out.splitlines()[-1]) == (1, "2 rows, 3 messages: 1 repeated")
+
+
+def test_a_delivered_row_without_a_message_is_lost(bench: Bench) -> None:
+    # Given a row that is called delivered although its half was never committed
+    bench.delivered()
+    attempt, _ = bench.decided()
+    bench.settle(attempt.row_id)
+    # When it is audited / Then it is lost
+    (finding,) = bench.finds(("lost", attempt.row_id))
+    assert (finding["topic"], finding["key"], finding["state"]) == (bench.topic, attempt.key, "delivered")
+
+
+def test_a_plain_row_without_a_message_is_lost_and_one_that_was_sent_twice_is_repeated(bench: Bench) -> None:
+    # Given two plain rows, of which one was sent twice, as a relay that dies does, and one never; on a store that is
+    # older than they are
+    bench.delivered()
+    twice, never = bench.claimed(), bench.claimed()
+    for attempt in (twice, never):
+        force(bench.database, attempt.row_id, mode=Mode.PLAIN, half_id=unique_ids.fresh())
+        bench.settle(attempt.row_id)
+    bench.broker.send([bench.sealed(twice), bench.sealed(twice)], 10)
+    # When they are audited / Then both are found
+    bench.finds(("repeated", twice.row_id), ("lost", never.row_id))
+
+
+def test_open_rows_are_unfinished_once_they_are_old(bench: Bench) -> None:
+    # Given a pending row, a committed one with its message and one without, all young
+    pending = bench.claimed().row_id
+    (visible, half), (absent, _) = bench.decided(), bench.decided()
+    bench.commit(half)
+    # When they are audited / Then time is left to them
+    bench.finds()
+    # When they have become old / Then they are unfinished, and what should be visible and is not is lost
+    for row_id in (pending, visible.row_id, absent.row_id):
+        force(bench.database, row_id, created_at=utc_after(-7200))
+    for row_id in (visible.row_id, absent.row_id):
+        force(bench.database, row_id, decided_at=utc_after(-3600))
+    found = (("unfinished", pending), ("unfinished", visible.row_id), ("lost", absent.row_id))
+    bench.finds(*found, arguments=("--older-than", "30m"))
+    bench.finds(arguments=("--older-than", "3h"))
+    # When a row is only due later / Then it is not late
+    force(bench.database, pending, not_before=utc_after(3600))
+    bench.finds(*found[1:])
+
+
+def test_a_message_that_its_row_forbids_is_a_phantom(bench: Bench) -> None:
+    # Given a half that is committed for a cancelled row, and a second half of a delivered row
+    cancelled, (delivered, _) = bench.claimed(), bench.delivered()
+    half, second = (bench.stored(bench.sealed(attempt)) for attempt in (cancelled, delivered))
+    assert Operations(bench.database).cancel([cancelled.row_id], "stock is gone") == [cancelled.row_id]
+    for each in (half, second):
+        bench.commit(each)
+    # And a dead row whose outcome was unknown, and whose message is there after all
+    dead, own = bench.decided()
+    bench.commit(own)
+    force(bench.database, dead.row_id, state=State.DEAD, reason="outcome unknown: the broker's files are gone")
+    # When they are audited / Then the first two are found, and the dead row is left to its operator
+    found = bench.finds(("phantom", cancelled.row_id), ("phantom", delivered.row_id), ("repeated", delivered.row_id))
+    assert {it["unique_id"] for it in found if it["kind"] == "phantom"} == {half.half_id, second.half_id}
+    # When the dead row's message is another one / Then it is a phantom too
+    force(bench.database, dead.row_id, half_id=None)
+    bench.finds(
+        ("phantom", cancelled.row_id), ("phantom", delivered.row_id), ("repeated", delivered.row_id),
+        ("phantom", dead.row_id),
+    )  # fmt: skip
+
+
+def test_messages_of_others_and_of_no_row_are_foreign(bench: Bench) -> None:
+    # Given a delivered row, and messages of another service, of no service, of no row and of another row's key
+    attempt, _ = bench.delivered()
+    strangers = [
+        bench.sealed(attempt, **{ORIGIN: "another/database"}),
+        replace(bench.sealed(attempt), properties={}),
+        bench.sealed(attempt, **{ROW_ID: "99999999999999999999999"}),
+        bench.sealed(attempt, **{ROW_ID: str(attempt.row_id + 10**6)}),
+        replace(bench.sealed(attempt), key="another-key"),
+    ]
+    bench.broker.send(strangers, 10)
+    # When they are audited / Then each is found, and none counts as a repeat
+    rows = [None, None, None, attempt.row_id + 10**6, attempt.row_id]
+    found = bench.finds(*[("foreign", row) for row in rows])
+    assert {it["unique_id"] for it in found} == {each.unique_id for each in strangers}
+
+
+def test_only_the_range_is_looked_at(bench: Bench) -> None:
+    # Given a repeated message that became visible just now, and a row far behind a gap of ids
+    attempt, half = bench.delivered()
+    bench.commit(half)
+    (far,) = added(bench.database, topic=bench.topic)
+    force(bench.database, far, id=10**9)
+    bench.finds(("repeated", attempt.row_id))
+    # When an earlier time is audited / Then there is nothing to be looked at
+    begin, end = (datetime.now(UTC) - timedelta(hours=hours) for hours in (2, 1))
+    code, _, counts = bench.audited("--since", begin.isoformat(), "--until", end.isoformat())
+    assert (code, counts["rows"], counts["messages"]) == (0, 0, 0)
+    assert datetime.fromisoformat(counts["since"]) == begin
+    # When a range around now is / Then both rows are
+    _, _, counts = bench.audited("--since", begin.isoformat())
+    assert (counts["rows"], counts["messages"], counts["repeated"]) == (2, 2, 1)
+    assert column(bench.database, 10**9, "state") == State.PENDING
+
+
+def test_a_message_whose_row_retention_has_deleted_is_nothing_to_report(bench: Bench) -> None:
+    # Given a message of a row that is not there any more
+    attempt, _ = bench.delivered()
+    force(bench.database, attempt.row_id, id=attempt.row_id + 1)
+    bench.finds(("foreign", attempt.row_id), arguments=("--last", "1h"))
+    # When retention reaches to this day / Then the message is counted, not reported
+    rows, ledger = AuditedRows(bench.database), open_ledger(bench.settings)
+    now = rows.now()
+    scope = scope_of(now, now - timedelta(hours=1), now, bench.topic, older_than=600, retention=-3600)
+    audit = Audit(rows, bench.broker, ledger, bench.origin(), scope)
+    assert list(audit.findings(0, lambda *_: None)) == []
+    assert (audit.messages, audit.untold) == (1, {Untold.PURGED: 1})
+    ledger.close()
+
+
+def test_a_broker_that_cannot_be_asked_is_told(bench: Bench, tmp_path: Path) -> None:
+    # Given a delivered row, and a broker that is away, or not one at all
+    bench.delivered()
+    (tmp_path / "notes.txt").write_text("no database\n" * 1000)
+    # When it is audited / Then the exit code is 2 and the cause is named
+    for broker_url in (f"rocketmq://127.0.0.1:{free_port()}", f"embedded://{tmp_path}/notes.txt"):
+        done = bench.run("audit", "--json", "--broker-url", broker_url)
+        assert (done.code, done.out) == (2, "")
+        assert broker_url.partition("//")[2] in done.err
+        assert "Traceback" not in done.err
+
+
+def test_a_store_that_was_replaced_tells_nothing_of_older_rows(bench: Bench, tmp_path: Path) -> None:
+    # Given a delivered row and a broker that knows nothing of it
+    bench.delivered()
+    # When it is audited against an empty store / Then nobody calls the row lost
+    done = bench.run("audit", "--json", "--broker-url", f"embedded://{tmp_path}/new.db")
+    counts = json.loads(done.out.splitlines()[-1])
+    assert (done.code, counts["lost"], counts["expired"] + counts["unclear"]) == (2 if counts["unclear"] else 0, 0, 1)
+
+
+def test_a_terminal_gets_a_bar_and_a_pipe_gets_none(bench: Bench, tmp_path: Path) -> None:
+    # Given a lost row, and a command whose output goes into a pipe and whose errors go to a terminal
+    bench.delivered()
+    attempt, _ = bench.decided()
+    bench.settle(attempt.row_id)
+    bench.finds(("lost", attempt.row_id))
+    terminal, end = os.openpty()
+    # When it runs
+    command = [sys.executable, "-m", "outbox", "--log-level", "error", "audit", "--json"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=end, timeout=60, check=False)
+    os.close(end)
+    # Then the bar is on the terminal, and the pipe has whole lines of JSON
+    shown = read_to_the_end(terminal)
+    kinds = [json.loads(line)["kind"] for line in done.stdout.decode().splitlines()]
+    assert (done.returncode, kinds) == (1, ["lost", "counts"])
+    assert "rows" in shown
+    assert "100%" in shown
+
+
+def read_to_the_end(terminal: int) -> str:
+    """What a pseudo-terminal was sent, once nobody holds its other end."""
+    pieces = []
+    with suppress(OSError):  # how Linux says that it is the end
+        while piece := os.read(terminal, 65536):
+            pieces.append(piece)
+    os.close(terminal)
+    return b"".join(pieces).decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(("--last", "soon"), "--last"),
+     (("--last", "1h", "--since", "2030-01-01T00:00Z"), "--last"),
+     (("--until", "2030-01-01T00:00Z"), "--since"),
+     (("--since", "yesterday"), "yesterday"),
+     (("--since", "2030-01-01T00:00"), "time zone"),
+     (("--since", "2030-01-01T00:00Z"), "is not before"),
+     (("--older-than", "old"), "--older-than")],
+    ids=lambda it: " ".join(it) if isinstance(it, tuple) else "",
+)  # fmt: skip
+def test_wrong_use_is_told_in_words(
+    sqlite_copies: Copies,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    named: str,
+) -> None:
+    # Given a database at head / When the command is used wrongly / Then the fault is named, and the exit code is 2
+    monkeypatch.chdir(tmp_path)
+    with sqlite_copies(tmp_path) as url:
+        done = in_process(monkeypatch, capsys)("audit", "--database-url", url, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert named in done.err
