@@ -55,6 +55,14 @@ class Settings(BaseSettings):
     #: A user of a broker with ACL, and the key that signs its requests: both, or neither.
     access_key: str = ""
     secret_key: SecretStr = SecretStr("")
+    #: Whether name servers and brokers are spoken to over TLS.
+    tls: bool = False
+    #: PEM files; "": the system's CAs, no certificate of our own, a key inside the certificate's file.
+    tls_ca_file: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    #: Whether a server's certificate must name the host or address that is dialled.
+    tls_check_host: bool = True
 
     # The lease of an attempt, and the commit lease: window in which its holder may send COMMIT, plus grace.
     lease: Seconds = 30.0
@@ -104,12 +112,20 @@ class Settings(BaseSettings):
             raise ValueError("origin: is required with a real broker; set OUTBOX_ORIGIN to the name of this service")
         if bool(self.access_key) != bool(self.secret_key.get_secret_value()):
             raise ValueError("access_key, secret_key: one is set without the other; set both, or neither")
+        self._check_tls()
         checked_origin(self.origin or "local")
         if self.retention <= CHECK_HORIZON:
             raise ValueError(f"retention: must be longer than the broker's check horizon, {CHECK_HORIZON:.0f} s")
         if self.send_timeout + self.commit_window >= self.lease:
             raise ValueError("lease: must be longer than send_timeout + commit_window, or attempts outlive their lease")
         return self
+
+    def _check_tls(self) -> None:
+        given = [name for name in ("tls_ca_file", "tls_certificate", "tls_key") if getattr(self, name)]
+        if given and not self.tls:
+            raise ValueError(f"{', '.join(given)}: nothing is encrypted while tls is off; set OUTBOX_TLS=true")
+        if self.tls_key and not self.tls_certificate:
+            raise ValueError("tls_key: there is no certificate for it; set OUTBOX_TLS_CERTIFICATE")
 
     @property
     def service(self) -> str:

@@ -5,16 +5,15 @@ from pathlib import Path
 
 from outbox.brokers.base import Broker
 from outbox.brokers.embedded.broker import EmbeddedBroker
-from outbox.brokers.embedded.ledger import EmbeddedLedger
 from outbox.brokers.embedded.source import EmbeddedSource
 from outbox.brokers.embedded.timing import BrokerTiming
-from outbox.brokers.ledger import Ledger
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.commands import Sign
-from outbox.brokers.remoting.ledger import RemotingLedger
 from outbox.brokers.remoting.pop import PopSource
+from outbox.brokers.remoting.streams import Dial, dial
+from outbox.brokers.remoting.tls import tls_context, tls_dial
 from outbox.brokers.source import Source
 from outbox.errors import SettingsError
 from outbox.settings import Settings
@@ -41,15 +40,7 @@ def open_source(settings: Settings, topics: Collection[str], group: str) -> Sour
     scheme, address = _split(settings.broker_url)
     if scheme == "embedded":
         return EmbeddedSource(_file(address), group, tuple(topics), settings=broker_timing(settings))
-    return PopSource(address, group, tuple(topics), sign=_sign(settings))
-
-
-def open_ledger(settings: Settings) -> Ledger:
-    """What an audit reads of the broker; nothing is dialled before it is needed."""
-    scheme, address = _split(settings.broker_url)
-    if scheme == "embedded":
-        return EmbeddedLedger(_file(address), broker_timing(settings))
-    return RemotingLedger(address, sign=_sign(settings))
+    return PopSource(address, group, tuple(topics), dialler=_dial(settings), sign=_sign(settings))
 
 
 def _embedded(address: str, settings: Settings) -> Broker:
@@ -57,7 +48,7 @@ def _embedded(address: str, settings: Settings) -> Broker:
 
 
 def _remoting(address: str, settings: Settings) -> Broker:
-    return RemotingBroker(address, settings.producer_group, sign=_sign(settings))
+    return RemotingBroker(address, settings.producer_group, dialler=_dial(settings), sign=_sign(settings))
 
 
 def _sign(settings: Settings) -> Sign | None:
@@ -65,6 +56,20 @@ def _sign(settings: Settings) -> Sign | None:
     if not settings.access_key:
         return None
     return signature(settings.access_key, settings.secret_key.get_secret_value())
+
+
+def _dial(settings: Settings) -> Dial:
+    """How servers are connected to; ``SettingsError`` where a file for TLS cannot be used."""
+    if not settings.tls:
+        return dial
+    files = (settings.tls_ca_file, settings.tls_certificate, settings.tls_key)
+    try:
+        return tls_dial(tls_context(*files, check_host=settings.tls_check_host))
+    except OSError as error:
+        raise SettingsError(
+            f"OUTBOX_TLS_CA_FILE, OUTBOX_TLS_CERTIFICATE, OUTBOX_TLS_KEY: {', '.join(filter(None, files))}: {error}; "
+            "name readable PEM files, the key without a password"
+        ) from error
 
 
 def broker_timing(settings: Settings) -> BrokerTiming:

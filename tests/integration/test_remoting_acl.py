@@ -83,12 +83,13 @@ def topic(cluster: RocketMQ) -> str:
 class Service:
     """A service as its settings describe it."""
 
-    def __init__(self, cluster: RocketMQ, access_key: str, secret_key: str) -> None:
+    def __init__(self, cluster: RocketMQ, access_key: str, secret_key: str, **more: object) -> None:
         self.settings = load(
             broker_url=f"rocketmq://{cluster.namesrv}",
             origin=f"origin-{fresh_token()}",
             access_key=access_key,
             secret_key=secret_key,
+            **more,
         )
         self._opened: list[Broker | Source] = []
 

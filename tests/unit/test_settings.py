@@ -146,3 +146,14 @@ def test_access_key_and_secret_key_come_together(flags: dict[str, str]) -> None:
     said = refused(**flags)
     assert said.startswith("access_key, secret_key: ")
     assert SECRET not in said
+
+
+@pytest.mark.parametrize("name", ["tls_ca_file", "tls_certificate", "tls_key"])
+def test_files_for_tls_without_tls_are_refused(name: str) -> None:
+    # Somebody who names them believes that the connection is encrypted
+    assert refused(**{name: "a.pem"}).startswith(f"{name}: nothing is encrypted")
+
+
+def test_a_key_needs_its_certificate() -> None:
+    assert refused(tls=True, tls_key="a.key").startswith("tls_key: ")
+    assert load(tls=True, tls_certificate="a.pem", tls_key="a.key").tls_check_host

@@ -1,4 +1,4 @@
-"""Byte streams to a server: the one place that opens sockets, and where TLS would wrap them."""
+"""Byte streams to a server; ``tls`` has the one that is wrapped."""
 
 import select
 import socket
@@ -73,7 +73,8 @@ class SocketStream:
         """Ends both directions; see ``Stream``."""
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP_UNSENT)
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Not the method of a TLS socket, which would take the encryption off while another thread writes.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         except OSError:
             return  # closed already, by the peer or by us: what was asked for
 

@@ -13,6 +13,7 @@ from tests.services.errors import ServiceFailed
 from tests.services.ports import is_free
 from tests.services.rocketmq.configuration import (
     CHECKS,
+    TLS_FILE,
     Checks,
     broker_properties,
     launch,
@@ -62,8 +63,16 @@ class _JavaServer(Server):
     heap = "64m"
     main_class: str
 
-    def __init__(self, version: str, *, optimised: bool, connect: Connect = Connections) -> None:
+    def __init__(
+        self,
+        version: str,
+        *,
+        optimised: bool,
+        connect: Connect = Connections,
+        tls: Mapping[str, object] | None = None,
+    ) -> None:
         super().__init__()
+        self._tls = tls
         self._connect = connect
         self._java = java()
         self._jars = jars(version)
@@ -75,6 +84,8 @@ class _JavaServer(Server):
 
     def initialise(self) -> None:
         write_logging(self.folder)
+        if self._tls:
+            write_properties(self.folder / TLS_FILE, self._tls)
 
     def properties(self) -> Mapping[str, object]:
         """What the server's file says."""
@@ -119,8 +130,9 @@ class BrokerServer(_JavaServer):
         *,
         optimised: bool,
         connect: Connect = Connections,
+        tls: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(version, optimised=optimised, connect=connect)
+        super().__init__(version, optimised=optimised, connect=connect, tls=tls)
         self._name_server = name_server
         self._settings = settings
 
@@ -153,16 +165,19 @@ class RocketMQ:
         optimised: bool = False,
         settings: Mapping[str, object] | None = None,
         connect: Connect = Connections,
+        tls: Mapping[str, object] | None = None,
     ) -> None:
         """``checks``: about one a second, or the broker's defaults; ``optimised``: for benchmarks, starts slower.
 
-        ``settings``: lines of the broker's file; ``connect``: how to ask a cluster that they close to strangers.
+        ``settings``: lines of the broker's file; ``connect``: how to ask a cluster that they close to strangers;
+        ``tls``: lines of the file of both servers' TLS, which then is enforced.
         """
         self._connect = connect
+        self._tls = tls
         self._version = version
         self._optimised = optimised
         self._settings = {**CHECKS[checks], **(settings or {})}
-        self._name_server = NameServer(version, optimised=optimised, connect=connect)
+        self._name_server = NameServer(version, optimised=optimised, connect=connect, tls=tls)
         self._broker: BrokerServer | None = None
 
     @property
@@ -187,7 +202,12 @@ class RocketMQ:
         self._name_server.start()
         try:
             self._broker = BrokerServer(
-                self._version, self.namesrv, self._settings, optimised=self._optimised, connect=self._connect
+                self._version,
+                self.namesrv,
+                self._settings,
+                optimised=self._optimised,
+                connect=self._connect,
+                tls=self._tls,
             ).start()
         except BaseException:
             self.stop()

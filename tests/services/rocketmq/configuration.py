@@ -22,6 +22,7 @@ CHECKS: Final[Mapping[Checks, Mapping[str, object]]] = MappingProxyType(
     }
 )
 
+TLS_FILE: Final = "tls.properties"
 _OPENED = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -40,11 +41,20 @@ def launch(java: str, jars: Sequence[Path], home: Path, heap: str, *, optimised:
         java,
         *(() if optimised else ("-XX:TieredStopAtLevel=1",)),
         *("-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData", f"-Xms{heap}", f"-Xmx{heap}"),
-        *("-XX:MaxDirectMemorySize=512m", "-Dtls.server.mode=disabled"),
+        "-XX:MaxDirectMemorySize=512m",
+        *tls_flags(home),
         *(f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"),
         *_OPENED,
         *("-cp", ":".join(map(str, jars))),
     ]
+
+
+def tls_flags(home: Path) -> list[str]:
+    """TLS only where ``tls.properties`` lies in the server's folder, without TLS otherwise."""
+    file = home / TLS_FILE
+    if not file.exists():
+        return ["-Dtls.server.mode=disabled"]
+    return ["-Dtls.enable=true", "-Dtls.server.mode=enforcing", f"-Dtls.config.file={file}"]
 
 
 def broker_properties(home: Path, name_server: str, port: int) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Servers and transports of one test, and the few words that the remoting tests are written in."""
 
+import ssl
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from outbox.brokers.base import (
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.commands import Request, Sign
 from outbox.brokers.remoting.frames import Frame
+from outbox.brokers.remoting.streams import Dial, dial
 from outbox.identity import unique_ids
 from tests.unit.brokers.remoting_server import Behaviour, FakeServer, healthy
 
@@ -44,12 +46,19 @@ class Open:
         self._closing: list[Callable[[], object]] = []
 
     def __call__(
-        self, behaviour: Behaviour, *, perm: int = 6, in_flight: int = 512, sign: Sign | None = None
+        self,
+        behaviour: Behaviour,
+        *,
+        perm: int = 6,
+        in_flight: int = 512,
+        sign: Sign | None = None,
+        dialler: Dial = dial,
+        tls: ssl.SSLContext | None = None,
     ) -> tuple[FakeServer, RemotingBroker]:
         """A server of this behaviour that is name server and broker, and a transport to it."""
-        server = FakeServer(behaviour, perm=perm)
+        server = FakeServer(behaviour, perm=perm, tls=tls)
         server.__enter__()
-        broker = RemotingBroker(server.address, GROUP, in_flight=in_flight, sign=sign)
+        broker = RemotingBroker(server.address, GROUP, in_flight=in_flight, sign=sign, dialler=dialler)
         self._closing += [server.stop, broker.close]
         return server, broker
 

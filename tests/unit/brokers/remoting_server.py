@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import struct
 import threading
 import zlib
@@ -54,6 +55,8 @@ class FakeServer:
     perm: int = 6
     #: Whether it reads what it is sent.
     reads: bool = True
+    #: Speaks TLS.
+    tls: ssl.SSLContext | None = None
     #: Addresses of the brokers that its route names, by name; its own where there are none.
     leads_to: dict[str, str] = field(default_factory=dict)
     requests: list[Frame] = field(default_factory=list)
@@ -135,6 +138,13 @@ class FakeServer:
                 self._spawn(lambda accepted=accepted: self._serve(accepted))  # type: ignore[misc]
 
     def _serve(self, accepted: socket.socket) -> None:
+        if self.tls is not None:
+            try:
+                secured = self.tls.wrap_socket(accepted, server_side=True)
+            except OSError:
+                return  # the client went away, or speaks no TLS: the socket is closed
+            self._accepted[self._accepted.index(accepted)] = secured
+            accepted = secured
         buffer = FrameBuffer()
         with accepted:
             try:
