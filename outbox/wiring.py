@@ -5,12 +5,15 @@ from pathlib import Path
 
 from outbox.brokers.base import Broker
 from outbox.brokers.embedded.broker import EmbeddedBroker
+from outbox.brokers.embedded.ledger import EmbeddedLedger
 from outbox.brokers.embedded.source import EmbeddedSource
 from outbox.brokers.embedded.timing import BrokerTiming
+from outbox.brokers.ledger import Ledger
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.commands import Sign
+from outbox.brokers.remoting.ledger import RemotingLedger
 from outbox.brokers.remoting.pop import PopSource
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.brokers.remoting.tls import tls_context, tls_dial
@@ -41,6 +44,14 @@ def open_source(settings: Settings, topics: Collection[str], group: str) -> Sour
     if scheme == "embedded":
         return EmbeddedSource(_file(address), group, tuple(topics), settings=broker_timing(settings))
     return PopSource(address, group, tuple(topics), dialler=_dial(settings), sign=_sign(settings))
+
+
+def open_ledger(settings: Settings) -> Ledger:
+    """What an audit reads of the broker; nothing is dialled before it is needed."""
+    scheme, address = _split(settings.broker_url)
+    if scheme == "embedded":
+        return EmbeddedLedger(_file(address), broker_timing(settings))
+    return RemotingLedger(address, dialler=_dial(settings), sign=_sign(settings))
 
 
 def _embedded(address: str, settings: Settings) -> Broker:

@@ -9,7 +9,10 @@ from typing import Final
 from outbox.brokers.remoting.streams import Dial, SocketStream, Stream
 from outbox.clock import monotonic
 
-_WANTS: Final[dict[int | None, int]] = {ssl.SSL_ERROR_WANT_READ: select.POLLIN, ssl.SSL_ERROR_WANT_WRITE: select.POLLOUT}
+_WANTS: Final[dict[int | None, int]] = {
+    ssl.SSL_ERROR_WANT_READ: select.POLLIN,
+    ssl.SSL_ERROR_WANT_WRITE: select.POLLOUT,
+}
 
 
 class TlsStream(SocketStream):
