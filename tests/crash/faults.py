@@ -14,7 +14,6 @@ from tests.services.server import Server
 
 #: Points of ``outbox.faults`` that a relay comes by with every pass.
 PASS_POINTS: Final = ("relay.after_claim", "relay.before_decide", "relay.before_commit", "relay.before_settle")
-CHECK_POINTS: Final = ("checkback.after_hold", "commits.before_write")
 #: Seconds in which an armed process comes by its point, if anything is left for it to do.
 REACHED: Final = 20.0
 #: Seconds for which the network holds a request back: well below the grace of the commit lease.
@@ -92,7 +91,8 @@ def freeze_relay(target: Target) -> str:
 
 def kill_check_back_at_point(target: Target) -> str:
     """The relays die with halves in hand, and the only process that is asked about them dies as well."""
-    point, relay_point = target.random.choice(CHECK_POINTS), target.random.choice(PASS_POINTS[1:3])
+    point = f"checkback.after_hold@{target.random.randint(1, 3)}"
+    relay_point = target.random.choice(PASS_POINTS[1:3])
     first, second = target.random.sample(CHECKBACKS, 2)
     for role in RELAYS:
         target.fleet.launch(role, fault=f"{relay_point}=kill")
