@@ -119,6 +119,7 @@ def _progress(last_id: int) -> Iterator[Callable[[str, int], None]]:
         tasks = {"": bars.add_task("rows", total=last_id)}
 
         def progressed(topic: str, how_far: int) -> None:
+            """The audit came so far: row id, or messages of the topic."""
             if topic not in tasks:
                 tasks[topic] = bars.add_task("", total=None)
             words = "rows" if not topic else f"{how_far} messages"

@@ -106,7 +106,7 @@ class Admin:
     def _read_queue(self, address: str, topic: str, queue: int) -> Iterator[StoredMessage]:
         offset = 0
         while True:
-            answer = self._connections.call(address, Request.PULL_MESSAGE, _pull(topic, queue, offset))
+            answer = self._connections.call(address, Request.PULL_MESSAGE, pull_fields(topic, queue, offset))
             if answer.code == _PULL_FOUND:
                 yield from decode_messages(answer.body)
             elif answer.code != _PULL_OFFSET_MOVED:
@@ -145,7 +145,8 @@ def _topic_config(topic: str, queues: int) -> dict[str, Any]:
     }
 
 
-def _pull(topic: str, queue: int, offset: int) -> dict[str, str]:
+def pull_fields(topic: str, queue: int, offset: int) -> dict[str, str]:
+    """A request for what lies in a queue from ``offset`` on, as RocketMQ's tools ask (``PullMessageRequestHeader``)."""
     return {
         "consumerGroup": _TOOLS_GROUP,
         "topic": topic,

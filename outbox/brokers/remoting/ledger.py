@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from outbox.brokers.ledger import CannotTell, Copies, Seen, Wanted
-from outbox.brokers.remoting.admin import config, runtime, split_addresses
+from outbox.brokers.remoting.admin import config, pull_fields, runtime, split_addresses
 from outbox.brokers.remoting.commands import Code, Request, Sign
 from outbox.brokers.remoting.connections import Connections, Denied, NoAnswer, RemotingError
 from outbox.brokers.remoting.frames import Frame
@@ -129,7 +130,7 @@ class RemotingLedger:
     def _pulled(self, address: str, at: "_Queue", offset: int) -> Iterator[StoredMessage]:
         """What lies in the queue from an offset on."""
         while True:
-            answer = self._connections.call(address, Request.PULL_MESSAGE, at.pull(offset))
+            answer = self._connections.call(address, Request.PULL_MESSAGE, pull_fields(at.topic, at.number, offset))
             if answer.code == Code.SUCCESS:
                 yield from decode_messages(answer.body)
             elif answer.code == _PULL_NOT_FOUND:
@@ -142,21 +143,12 @@ class RemotingLedger:
             offset = following
 
 
+@dataclass(frozen=True, slots=True)
 class _Queue:
-    """One queue, and the request that reads it (``PullMessageRequestHeader``) as the tools of RocketMQ do."""
+    """One queue of a topic."""
 
-    def __init__(self, topic: str, number: int) -> None:
-        self.topic = topic
-        self.number = number
-        subscribed = {"sysFlag": "4", "subscription": "*", "subVersion": "0", "expressionType": "TAG"}
-        at_once = {"suspendTimeoutMillis": "0", "commitOffset": "0", "maxMsgNums": "32"}
-        self._fields = (
-            {"consumerGroup": "TOOLS_CONSUMER", "topic": topic, "queueId": str(number)} | subscribed | at_once
-        )
-
-    def pull(self, offset: int) -> dict[str, str]:
-        """The fields of one pull."""
-        return self._fields | {"queueOffset": str(offset)}
+    topic: str
+    number: int
 
 
 @contextmanager
