@@ -78,9 +78,12 @@ class Checker:
     def _finish(self, check: Check, answer: Answer, holding: Holding, until: float) -> None:
         """As the holder of the commit lease: look up, then COMMIT by the check's own handle, once, in the window.
 
+        A transport that finds nothing takes the question itself for the proof that the half is not committed. It fails
+        where the broker forgot in a crash that it is: then the message is repeated.
+
         An answer other than "done" changes nothing here: the reconciler finds out once this lease is over.
         """
-        (looked,) = self._commits.look_up([holding], until)
+        (looked,) = self._commits.look_up([holding], until) if self._commits.finds else (Next.COMMIT,)
         if looked is Next.COMMIT:
             ended = answer(Verdict.COMMIT, until)
             _tell(check, "commit")

@@ -24,13 +24,21 @@ class Listener:
     """Runs in a thread of its own until ``stop``; a database that is away is tried again, checks get UNKNOWN."""
 
     def __init__(
-        self, broker: Broker, checker: Checker, identity: Identity, operations: Operations, *, every: float
+        self,
+        broker: Broker,
+        checker: Checker,
+        identity: Identity,
+        operations: Operations,
+        *,
+        every: float,
+        gap: float,
     ) -> None:
         self._broker = broker
         self._checker = checker
         self._identity = identity
         self._operations = operations
         self._every = every
+        self._gap = gap
         self._name = f"checkback/{socket.gethostname()[:100]}/{os.getpid()}/{fresh_token()}"
         self._groups: frozenset[str] = frozenset()
         self._stopping = threading.Event()
@@ -54,7 +62,7 @@ class Listener:
             self._listen_for(self._operations.open_groups())
             if not self._broker.checks_ready():
                 return False
-            self._identity.beat(self._name)
+            self._identity.beat(self._name, self._gap)
         except Exception as error:  # noqa: BLE001 -- the loop must outlive whatever happens in one turn
             _log.warning("check-back turn failed, it is tried again: %s", error)
             return False

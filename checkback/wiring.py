@@ -24,4 +24,11 @@ def build(settings: Settings, database: Database, broker: Broker) -> Listener:
         commit_lease=settings.commit_lease,
         now=clock.monotonic,
     )
-    return Listener(broker, checker, identity, Operations(database), every=settings.heartbeat_every)
+    return Listener(
+        broker,
+        checker,
+        identity,
+        Operations(database),
+        every=settings.heartbeat_every,
+        gap=settings.heartbeat_gap,
+    )

@@ -30,10 +30,18 @@ class Finding:
 class Commits:
     """Acts for the holder of commit leases."""
 
+    #: Seconds for which a lease must be over before ``finish`` may be called: none.
+    overdue = 0.0
+
     def __init__(self, broker: Broker, leases: CommitLeases, broker_retention: float) -> None:
         self._broker = broker
         self._leases = leases
         self._recent = broker_retention / 2
+
+    @property
+    def finds(self) -> bool:
+        """Whether the broker can be looked into; if not, only the broker's own question may bring a COMMIT."""
+        return self._broker.capabilities.finds
 
     def look_up(self, holdings: Sequence[Holding], until: float) -> list[Next]:
         """What the look-ups of the halves say; the visible ones are settled at once."""

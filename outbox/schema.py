@@ -50,6 +50,8 @@ outbox = sa.Table(
     sa.Column("created_at", Instant(), nullable=False),
     sa.Column("decided_at", Instant()),
     sa.Column("delivered_at", Instant()),
+    # Delivered without the broker's word: the transport cannot confirm, and the broker stopped asking.
+    sa.Column("presumed", sa.Boolean(), nullable=False, server_default=sa.false()),
     # One business fact, one row: the identity that the whole toolkit stands on.
     sa.UniqueConstraint("topic", "key", name="uq_outbox_topic_key"),
     sa.CheckConstraint(_one_of("state", State), name="state"),
@@ -122,7 +124,9 @@ database = sa.Table(
     mysql_engine="InnoDB",
 )
 
-#: Who answers checks and when it last said so; readiness and ``outbox status`` read it.
+#: Who answers checks, since when without a gap, and when it last said so; readiness and ``outbox status`` read it.
+#: The row ``ANY_LISTENER`` speaks for all of them: since when some listener or other was there without a gap.
+ANY_LISTENER = "*"
 heartbeat = sa.Table(
     "outbox_heartbeat",
     metadata,

@@ -6,7 +6,7 @@ seconds. With nothing set, everything runs on SQLite and the embedded broker und
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
@@ -23,7 +23,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 DEFAULT_FOLDER = Path(".outbox")
-#: The broker asks at most 15 times, by default 30 s (5.x) or 60 s (4.9) apart: its check horizon.
+#: The broker asks at most 15 times, by default 30 s (5.x) or 60 s (4.9) apart.
 CHECK_HORIZON = 15 * 60.0
 DAY = 86400.0
 #: Settings whose values no message shows.
@@ -90,6 +90,11 @@ class Settings(BaseSettings):
     purge_every: Seconds = 60.0
     #: How long the broker keeps its files (``fileReservedTime``): beyond half of it an absent message is no proof.
     broker_retention: Seconds = 72 * 3600.0
+    #: How long the broker goes on asking about a half (``transactionTimeOut`` + ``transactionCheckInterval`` x
+    #: ``transactionCheckMax``). A transport that cannot confirm takes silence for so long as delivery.
+    check_horizon: Seconds = CHECK_HORIZON
+    #: What becomes of a row of such a transport if no listener was there to be asked all the time.
+    unsure: Literal["republish", "hold"] = "republish"
     # The embedded broker's checks; a real broker has its own.
     check_timeout: Seconds = 6.0
     check_interval: Seconds = 30.0
@@ -114,8 +119,8 @@ class Settings(BaseSettings):
             raise ValueError("access_key, secret_key: one is set without the other; set both, or neither")
         self._check_tls()
         checked_origin(self.origin or "local")
-        if self.retention <= CHECK_HORIZON:
-            raise ValueError(f"retention: must be longer than the broker's check horizon, {CHECK_HORIZON:.0f} s")
+        if self.retention <= self.check_horizon:
+            raise ValueError(f"retention: must be longer than check_horizon, {self.check_horizon:.0f} s")
         if self.send_timeout + self.commit_window >= self.lease:
             raise ValueError("lease: must be longer than send_timeout + commit_window, or attempts outlive their lease")
         return self
@@ -136,6 +141,11 @@ class Settings(BaseSettings):
     def producer_group(self) -> str:
         """The producer group of half messages."""
         return self.group or f"outbox-{self.service}"
+
+    @property
+    def heartbeat_gap(self) -> float:
+        """Seconds of silence after which a listener counts as having been away."""
+        return 3 * self.heartbeat_every
 
     @property
     def commit_lease(self) -> float:

@@ -51,6 +51,10 @@ class Next(StrEnum):
     WAIT = "wait"
     REOPEN = "reopen"
     GIVE_UP = "give up"
+    #: Of a transport that cannot confirm: settle without the broker's word.
+    PRESUME = "presume"
+    #: Of such a transport: stay committed, listed as unsure, until an operator decides.
+    HOLD = "hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +120,15 @@ def after_gone(sighting: Sighting, *, decided_recently: bool) -> Next:
     if sighting is Sighting.CANNOT_TELL:
         return Next.WAIT
     return Next.REOPEN if decided_recently and sighting is Sighting.ABSENT else Next.GIVE_UP
+
+
+def after_horizon(*, watched: bool, republish: bool) -> Next:
+    """What becomes of a row whose COMMIT no transport could confirm, once the broker would have stopped asking.
+
+    ``watched``: a listener was there from the decision on. Had the COMMIT been lost, the broker would have asked it,
+    and the answer would have been another COMMIT; so the message is visible. Otherwise it may never have become so:
+    ``republish`` risks a repeat, holding risks a loss until somebody looks.
+    """
+    if watched:
+        return Next.PRESUME
+    return Next.REOPEN if republish else Next.HOLD

@@ -1,10 +1,11 @@
 """The reconciler: carries out decisions whose holder died, was cut off, or got no answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from outbox.commits import Commits, Finding
+from outbox.commits import Finding
 from outbox.settings import Settings
-from outbox.store.commit_leases import CommitLeases
+from outbox.store.commit_leases import CommitLeases, Holding
 from outbox.verdict import Confirmation
 from relay.events import Events
 
@@ -12,19 +13,32 @@ from relay.events import Events
 _CHUNK = 50
 
 
+class Finisher(Protocol):
+    """Acts for the holder of commit leases, as the transport permits."""
+
+    @property
+    def overdue(self) -> float:
+        """Seconds for which a lease must be over before it is taken."""
+        ...
+
+    def finish(self, holdings: Sequence[Holding], until: float) -> list[Finding]:
+        """What becomes of each; no COMMIT is written after ``until``."""
+        ...
+
+
 class Reconciler:
-    """Takes over committed rows whose lease is over, looks them up, settles or commits them again."""
+    """Takes over committed rows whose lease is over, and ends them or finds that it cannot yet."""
 
     def __init__(
         self,
         leases: CommitLeases,
-        commits: Commits,
+        finisher: Finisher,
         events: Events,
         settings: Settings,
         now: Callable[[], float],
     ) -> None:
         self._leases = leases
-        self._commits = commits
+        self._finisher = finisher
         self._events = events
         self._settings = settings
         self._now = now
@@ -38,8 +52,8 @@ class Reconciler:
 
     def _round(self) -> int:
         until = self._now() + self._settings.commit_window
-        holdings = self._leases.take_over_due(_CHUNK, self._settings.commit_lease)
-        for finding in self._commits.finish(holdings, until) if holdings else ():
+        holdings = self._leases.take_over_due(_CHUNK, self._settings.commit_lease, self._finisher.overdue)
+        for finding in self._finisher.finish(holdings, until) if holdings else ():
             self._report(finding)
         return len(holdings)
 

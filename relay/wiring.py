@@ -18,6 +18,7 @@ from relay.daemon import Daemon, Work
 from relay.events import Events, LogEvents
 from relay.keeper import LeaseKeeper
 from relay.loop import Loop
+from relay.presumption import Presumption
 from relay.reconciler import Reconciler
 from relay.shipping import Pass, Stage
 
@@ -26,9 +27,9 @@ def build(settings: Settings, database: Database, broker: Broker, events: Events
     """A relay over ``database`` and ``broker``; both stay the caller's to close."""
     events = events or LogEvents(logging.getLogger("relay"))
     breaker = Breaker(settings.outage_delay, settings.outage_delay_most, clock.monotonic)
-    claims, leases = Claims(database), CommitLeases(database)
+    claims, leases, identity = Claims(database), CommitLeases(database), Identity(database)
     keeper = LeaseKeeper(claims, settings.lease, clock.monotonic)
-    envelopes = Envelopes(origin_of(settings.service, Identity(database).database_id()))
+    envelopes = Envelopes(origin_of(settings.service, identity.database_id()))
     stage = Stage(
         broker,
         claims,
@@ -41,7 +42,11 @@ def build(settings: Settings, database: Database, broker: Broker, events: Events
         settings,
         clock.monotonic,
     )
-    commits = Commits(broker, leases, settings.broker_retention)
-    reconciler = Reconciler(leases, commits, events, settings, clock.monotonic)
+    finisher = (
+        Commits(broker, leases, settings.broker_retention)
+        if broker.capabilities.finds
+        else Presumption(leases, identity, settings)
+    )
+    reconciler = Reconciler(leases, finisher, events, settings, clock.monotonic)
     loop = Loop(Pass(stage), breaker, settings)
     return Daemon(Work(loop, keeper, reconciler, Operations(database), events), settings)

@@ -11,7 +11,6 @@ from outbox.cli import present
 from outbox.cli.options import DatabaseUrl, opened, reachable, seconds
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
-from outbox.settings import CHECK_HORIZON
 from outbox.store.operations import Filter, Operations
 
 #: Rows of one transaction of a bulk requeue or purge.
@@ -53,12 +52,14 @@ def status_command(as_json: AsJson = False, database_url: DatabaseUrl = None) ->
             {
                 "rows": dict(figures.rows),
                 "oldest_due_seconds": round(figures.oldest_due, 3),
+                "oldest_unsettled_seconds": round(figures.oldest_unsettled, 3),
                 "heartbeat_seconds": {name: round(age, 3) for name, age in figures.heartbeats.items()},
             }
         )
         return
     present.as_table(["state", "rows"], figures.rows.items())
     typer.echo(f"\noldest due row: {figures.oldest_due:.1f} s")
+    typer.echo(f"oldest decision that the broker has not confirmed: {figures.oldest_unsettled:.1f} s")
     if not figures.heartbeats:
         typer.echo("listeners: none was ever heard of")
     for name, age in sorted(figures.heartbeats.items()):
@@ -132,7 +133,8 @@ def purge_command(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Deletes delivered and cancelled rows that ended long enough ago. Dead rows are kept."""
-    age = _age(older_than, settings.load().retention)
+    loaded = settings.load()
+    age = loaded.retention if older_than is None else _age(older_than, loaded.check_horizon)
     deleted = 0
     with _operations(database_url) as operations:
         while batch := operations.purge(age, _BATCH):
@@ -196,14 +198,12 @@ def _rule(move: Move) -> str:
     return f"only {' or '.join(sources_of(move))} rows can be {_DONE[move]}"
 
 
-def _age(text: str | None, default: float) -> float:
+def _age(text: str, horizon: float) -> float:
     """Seconds; never less than the broker's check horizon, within which it may still ask about a row's half."""
-    if text is None:
-        return default
     age = seconds(text, "--older-than")
-    if age <= CHECK_HORIZON:
+    if age <= horizon:
         raise typer.BadParameter(
-            f"{text!r}: must be longer than the broker's check horizon, {CHECK_HORIZON:.0f} s",
+            f"{text!r}: must be longer than the broker's check horizon, {horizon:.0f} s",
             param_hint="--older-than",
         )
     return age

@@ -4,8 +4,8 @@ COMMIT may be sent only by the holder of a row's commit lease. ``Decisions.decid
 adopted (pending -> committed, for a half whose attempt ran out), taken over once it is over, and put to an end.
 From-states and comparisons: *adopt* leaves ``pending``, compares the token and that the lease is over; *take over*
 leaves ``committed``, compares the half and that the lease is over; *settle* compares the half and nothing else, since
-delivered is true whoever says it; *reopen*, *give up* and *postpone* compare the lease id, which the next holder
-replaces. Taking a lease is durable: one that a crash of the server forgot would have two holders.
+delivered is true whoever says it; *presume*, *reopen*, *give up* and *postpone* compare the lease id, which the next
+holder replaces. Taking a lease is durable: one that a crash of the server forgot would have two holders.
 If the holder dies before any of them, its lease runs out and the next holder looks the half up first.
 """
 
@@ -69,13 +69,17 @@ class CommitLeases:
         self._database = database
         self._changes = _Changes(database.dialect)
         self._read = sa.select(
-            outbox.c.state, outbox.c.token, outbox.c.half_id, sa.type_coerce(due(), sa.Boolean()).label("lease_over")
+            outbox.c.state,
+            outbox.c.token,
+            outbox.c.half_id,
+            sa.type_coerce(due(), sa.Boolean()).label("lease_over"),
+            outbox.c.presumed,
         ).where(outbox.c.id == sa.bindparam("row_id"))
         chosen = given(database.dialect, {"id": int})
         self._held = selecting(database.dialect, chosen, *_HELD, utc_now().label("now"))
         self._due = (
             sa.select(outbox.c.id, outbox.c.half_id)
-            .where(unsettled(), due())
+            .where(unsettled(), outbox.c.available_at <= utc_after(sa.bindparam("since", type_=sa.Float())))
             .order_by(outbox.c.available_at, outbox.c.id)
             .limit(sa.bindparam("rows"))
         )
@@ -84,7 +88,9 @@ class CommitLeases:
         """The row as a verdict sees it; None: there is no such row."""
         with self._database.transaction() as connection:
             row = connection.execute(self._read, {"row_id": row_id}).one_or_none()
-        return None if row is None else RowView(State(row.state), row.token, row.half_id, lease_over=row.lease_over)
+        if row is None:
+            return None
+        return RowView(State(row.state), row.token, row.half_id, lease_over=row.lease_over, presumed=row.presumed)
 
     def adopt(self, row_id: int, token: str, half: Half, lease: float) -> Holding | None:
         """Chooses the half of an attempt that ran out, and takes the commit lease; None: somebody else was first."""
@@ -99,10 +105,10 @@ class CommitLeases:
         with self._database.transaction() as connection:
             return next(iter(self._take(connection, [(row_id, half_id)], lease)), None)
 
-    def take_over_due(self, limit: int, lease: float) -> list[Holding]:
-        """Takes up to ``limit`` commit leases that are over, the longest over first."""
+    def take_over_due(self, limit: int, lease: float, overdue: float = 0.0) -> list[Holding]:
+        """Takes up to ``limit`` commit leases that are over since ``overdue`` seconds, the longest over first."""
         with self._database.transaction(index_order=True) as connection:
-            due = connection.execute(self._due, {"rows": limit}).all()
+            due = connection.execute(self._due, {"rows": limit, "since": -overdue}).all()
             return self._take(connection, [(row.id, row.half_id) for row in due], lease)
 
     def settle(self, halves: Iterable[tuple[int, str]]) -> set[int]:
@@ -110,6 +116,10 @@ class CommitLeases:
         rows = [{"id": row_id, "half_id": half_id} for row_id, half_id in halves]
         with self._database.transaction(durable=False) as connection:
             return set(self._changes.settle.apply(connection, rows))
+
+    def presume(self, holding: Holding) -> bool:
+        """Marks the row as delivered without the broker's word: nobody asked about its half for too long."""
+        return self._end(self._changes.presume, holding, "presumed: the broker stopped asking")
 
     def reopen(self, holding: Holding, reason: str) -> bool:
         """Puts the row back to be published by a new attempt; its half can no longer win."""
@@ -147,6 +157,7 @@ class _Changes:
         self.adopt = _adopt(dialect)
         self.take_over = _take_over(dialect)
         self.settle = _settle(dialect)
+        self.presume = _presume(dialect)
         self.reopen = _reopen(dialect)
         self.give_up = _give_up(dialect)
         self.postpone = _postpone(dialect)
@@ -187,6 +198,22 @@ def _settle(dialect: str) -> Change:
         columns={"half_id": str},
         compare=lambda rows: outbox.c.half_id == rows.half_id,
         values=lambda _: {"state": target_of(Move.DELIVER), "delivered_at": utc_now(), "lease_id": None},
+    )
+
+
+def _presume(dialect: str) -> Change:
+    return Change(
+        dialect,
+        sources_of(Move.REOPEN),
+        columns=_HELD_COLUMNS,
+        compare=_holder,
+        values=lambda rows: {
+            "state": target_of(Move.DELIVER),
+            "delivered_at": utc_now(),
+            "lease_id": None,
+            "presumed": sa.true(),
+            "reason": rows.reason,
+        },
     )
 
 

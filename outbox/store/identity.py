@@ -1,10 +1,13 @@
 """Who this database is, and who has been heard of."""
 
+from datetime import datetime
+
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from outbox.identity import fresh_token
+from outbox.schema import ANY_LISTENER, heartbeat
 from outbox.schema import database as database_table
-from outbox.schema import heartbeat
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 
@@ -33,15 +36,39 @@ class Identity:
             connection.execute(database_table.update().values(database_id=fresh))
         return fresh
 
-    def beat(self, name: str) -> None:
-        """Says that the listener ``name`` is alive, by the database's clock; forgets those silent for a day."""
+    def beat(self, name: str, gap: float) -> None:
+        """Says that the listener ``name`` is alive, by the database's clock; forgets those silent for a day.
+
+        After more than ``gap`` seconds of silence of all listeners the time that is watched begins anew.
+        """
         with self._database.transaction(durable=False) as connection:
-            own = heartbeat.c.name == name
-            if not connection.execute(heartbeat.update().where(own).values(beat_at=utc_now())).rowcount:
-                connection.execute(heartbeat.insert().values(name=name, beat_at=utc_now(), started_at=utc_now()))
+            if _beat(connection, name, gap):
                 connection.execute(heartbeat.delete().where(heartbeat.c.beat_at < utc_after(-_FORGOTTEN)))
+            _beat(connection, ANY_LISTENER, gap)
+
+    def watched_since(self, gap: float) -> datetime | None:
+        """Since when some listener was there all the time, silent for at most ``gap`` seconds; None: there is none."""
+        watch = sa.select(heartbeat.c.started_at).where(
+            heartbeat.c.name == ANY_LISTENER, heartbeat.c.beat_at >= utc_after(-gap)
+        )
+        with self._database.transaction() as connection:
+            return connection.execute(watch).scalar_one_or_none()
 
     def leave(self, name: str) -> None:
         """Says that the listener ``name`` stops in good order."""
         with self._database.transaction(durable=False) as connection:
             connection.execute(heartbeat.delete().where(heartbeat.c.name == name))
+
+
+def _beat(connection: Connection, name: str, gap: float) -> bool:
+    """Writes one heartbeat; whether it is the first of its name."""
+    silent = heartbeat.c.beat_at < utc_after(-gap)
+    # In this order: MySQL lets a later assignment see what an earlier one wrote.
+    values = (
+        (heartbeat.c.started_at, sa.case((silent, utc_now()), else_=heartbeat.c.started_at)),
+        (heartbeat.c.beat_at, utc_now()),
+    )
+    if connection.execute(heartbeat.update().where(heartbeat.c.name == name).ordered_values(*values)).rowcount:
+        return False
+    connection.execute(heartbeat.insert().values(name=name, beat_at=utc_now(), started_at=utc_now()))
+    return True

@@ -7,13 +7,14 @@ way cannot be called back, so a plain row under a live lease is not cancelled.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from outbox.lifecycle import Move, State, expiring, open_states
 from outbox.message import Mode
-from outbox.schema import REASON_LENGTH, heartbeat, outbox, state_in, unsettled
+from outbox.schema import ANY_LISTENER, REASON_LENGTH, heartbeat, outbox, state_in, unsettled
 from outbox.store.change import Change, again_after, due, no_attempt, no_half
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
@@ -31,6 +32,7 @@ _LISTED = (
     outbox.c.available_at,
     outbox.c.decided_at,
     outbox.c.delivered_at,
+    outbox.c.presumed,
 )
 
 
@@ -59,6 +61,8 @@ class Figures:
     rows: Mapping[State, int]
     #: Age in seconds of the oldest row that is due and not published; 0 if there is none.
     oldest_due: float
+    #: Seconds since the oldest decision that the broker has not confirmed; 0 if there is none.
+    oldest_unsettled: float
     #: Seconds since each listener's last heartbeat.
     heartbeats: Mapping[str, float]
 
@@ -95,13 +99,14 @@ class Operations:
         """Counts per state, the age of the oldest due row, and who listens."""
         waiting = sa.and_(state_in(open_states()), due())
         oldest = sa.select(sa.func.min(outbox.c.available_at), utc_now()).where(waiting)
-        beats = sa.select(heartbeat.c.name, heartbeat.c.beat_at, utc_now())
+        undone = sa.select(sa.func.min(outbox.c.decided_at), utc_now()).where(unsettled())
+        beats = sa.select(heartbeat.c.name, heartbeat.c.beat_at, utc_now()).where(heartbeat.c.name != ANY_LISTENER)
         with self._database.transaction() as connection:
             counted = connection.execute(sa.select(outbox.c.state, sa.func.count()).group_by(outbox.c.state)).all()
-            since, now = connection.execute(oldest).one()
+            late, unsure = (_age(*connection.execute(query).one()) for query in (oldest, undone))
             heard = {name: (at - beat).total_seconds() for name, beat, at in connection.execute(beats)}
         rows = dict.fromkeys(State, 0) | {State(state): count for state, count in counted}
-        return Figures(rows, (now - since).total_seconds() if since else 0.0, heard)
+        return Figures(rows, late, unsure, heard)
 
     def open_groups(self) -> frozenset[str]:
         """The producer groups of decisions that the broker has not confirmed: it may still ask under their names."""
@@ -148,3 +153,7 @@ class Operations:
             found = list(connection.execute(old.with_for_update(skip_locked=True)).scalars())
             connection.execute(outbox.delete().where(outbox.c.id.in_(found)))
             return len(found)
+
+
+def _age(since: datetime | None, now: datetime) -> float:
+    return (now - since).total_seconds() if since else 0.0

@@ -23,10 +23,10 @@ from outbox.verdict import Confirmation, Sighting
 class ScriptedBroker:
     """Stores and confirms everything unless its ``on_…`` functions or ``sighting`` say otherwise."""
 
-    capabilities = Capabilities(confirms=True, finds=True, ends_by_handle=True, check_scope="group")
     group = "outbox-tests"
 
-    def __init__(self) -> None:
+    def __init__(self, *, finds: bool = True) -> None:
+        self.capabilities = Capabilities(confirms=finds, finds=finds, ends_by_handle=finds, check_scope="group")
         self._positions = itertools.count()
         self.prepared: list[Outgoing] = []
         self.endings: list[Ending] = []

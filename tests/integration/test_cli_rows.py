@@ -61,11 +61,11 @@ def test_status_counts_the_rows(run: Command, database: Database) -> None:
     # Given rows in two states, and a listener
     first, _ = added(database, 2)
     force(database, first, state=State.DEAD)
-    Identity(database).beat("listener-1")
+    Identity(database).beat("listener-1", 30)
     # When the status is asked for / Then people and programs read the same
     status = parsed(run, "status")
     assert status["rows"] == {"pending": 1, "committed": 0, "delivered": 0, "cancelled": 0, "dead": 1}
-    assert set(status) == {"rows", "oldest_due_seconds", "heartbeat_seconds"}
+    assert set(status) == {"rows", "oldest_due_seconds", "oldest_unsettled_seconds", "heartbeat_seconds"}
     assert set(status["heartbeat_seconds"]) == {"listener-1"}
     text = run("status").out
     assert re.search(r"^pending +1$", text, re.MULTILINE)
@@ -96,7 +96,7 @@ def test_list_speaks_json_with_the_columns_names(run: Command, database: Databas
     assert row["created_at"] == "2030-01-02T03:04:05.678901Z"
     assert set(row) == {
         "id", "topic", "key", "state", "mode", "attempts", "failures", "reason", "created_at", "available_at",
-        "decided_at", "delivered_at",
+        "decided_at", "delivered_at", "presumed",
     }  # fmt: skip
     assert parsed(run, "list", "--state", "dead") == []
 

@@ -50,7 +50,7 @@ class Running:
         checker = Checker(
             leases, Commits(registry, leases, 1), Envelopes("o"), commit_window=1, commit_lease=2, now=lambda: 0.0
         )
-        self._listener = Listener(registry, checker, Identity(database), operations, every=0.05)
+        self._listener = Listener(registry, checker, Identity(database), operations, every=0.05, gap=30)
         self._thread = threading.Thread(target=self._listener.run)
 
     def __enter__(self) -> "Running":

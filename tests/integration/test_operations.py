@@ -35,14 +35,14 @@ def test_figures_count_every_state_and_the_oldest_due_row(database: Database, op
     # Given an empty outbox
     empty = operations.figures()
     assert dict(empty.rows) == dict.fromkeys(State, 0)
-    assert (empty.oldest_due, dict(empty.heartbeats)) == (0.0, {})
+    assert (empty.oldest_due, empty.oldest_unsettled, dict(empty.heartbeats)) == (0.0, 0.0, {})
     # When rows are in several states, one of them due for an hour, and a listener has been heard
     first, second, third, fourth = added(database, 4)
     force(database, first, available_at=utc_after(-3600))
     force(database, second, state=State.DEAD, available_at=utc_after(-9999))
-    force(database, third, state=State.COMMITTED)
+    force(database, third, state=State.COMMITTED, decided_at=utc_after(-600))
     force(database, fourth, available_at=utc_after(9999))
-    Identity(database).beat("listener-1")
+    Identity(database).beat("listener-1", 30)
     figures = operations.figures()
     # Then they are counted, and the dead row is not overdue
     assert {state: count for state, count in figures.rows.items() if count} == {
@@ -51,6 +51,7 @@ def test_figures_count_every_state_and_the_oldest_due_row(database: Database, op
         State.DEAD: 1,
     }
     assert 3600 <= figures.oldest_due < 3700
+    assert 600 <= figures.oldest_unsettled < 700
     assert 0 <= figures.heartbeats["listener-1"] < 60
 
 
