@@ -78,7 +78,7 @@ class Pass:
             with hold.deciding():
                 decided = self._decide(hold, outcomes, len(results))
         if decided is not None:
-            faults.point("relay.before_commit")
+            faults.point("relay.after_decide")
             self._resolve(results, *decided)
 
     def _prepare(self, attempts: Sequence[Attempt]) -> list[tuple[Attempt, Result]]:
@@ -159,6 +159,7 @@ class Pass:
         endings += [Ending(half, Verdict.ROLLBACK) for half in losers]
         if not endings:
             return
+        faults.point("relay.before_commit")
         ended = self._stage.broker.resolve(endings, until)
         faults.point("relay.before_settle")
         confirmed = [

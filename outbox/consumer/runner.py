@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outbox import faults
 from outbox.brokers.base import BrokerClosed
 from outbox.brokers.source import Source
 from outbox.clock import monotonic
@@ -92,6 +93,7 @@ class Runner:
             return
         room = self._prefetch.room(self._settings.receive_wait)
         if room and (received := self._source.receive(min(room, _BATCH), self._settings.receive_wait)):
+            faults.point("consumer.after_receive")
             self._prefetch.put(self._holdings.add(received))
 
     def _work(self) -> None:

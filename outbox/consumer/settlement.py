@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 
+from outbox import faults
 from outbox.brokers.source import Delivery, Source
 from outbox.consumer.held import Held
 from outbox.consumer.outcome import Duplicate, Filtered, InProgress, NoKey, Outcome, Park, Processed, Retry
@@ -22,6 +23,7 @@ class Settlement:
 
     def settle(self, held: Held, outcome: Outcome) -> None:
         """Tells the broker; raises where a message that must be parked cannot be stored."""
+        faults.point("consumer.before_acknowledge")
         match outcome:
             case Processed() | Duplicate() | Filtered():
                 self._log(logging.DEBUG, held, type(outcome).__name__.lower())

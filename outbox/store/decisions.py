@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
+from outbox import faults
 from outbox.brokers.base import Half
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
@@ -101,7 +102,9 @@ class Decisions:
             self._bury.apply(connection, (_refused(it) for it in outcomes.refusals if it.delay is None))
             self._return.apply(connection, map(_returned, outcomes.returns))
             winners = map(_winner, outcomes.winners)
-            return set(self._commit.apply(connection, winners, seconds=commit_lease, new_lease=fresh_token()))
+            committed = self._commit.apply(connection, winners, seconds=commit_lease, new_lease=fresh_token())
+            faults.point("relay.during_decide")
+            return set(committed)
 
 
 def _commit(dialect: str) -> Change:

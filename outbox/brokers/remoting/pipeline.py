@@ -5,6 +5,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import TypeVar
 
+from outbox import faults
 from outbox.brokers.remoting.connection import Closed, Connection, Exchange
 from outbox.brokers.remoting.connections import Away, Connections
 from outbox.brokers.remoting.frames import Frame
@@ -34,8 +35,19 @@ class Answers:
             self.connection.close()
 
 
-def exchange(connections: Connections, address: str, count: int, encode: Encode, until: float) -> Answers:
-    """Sends ``count`` requests and waits for their answers until ``until``; never raises for what the wire does."""
+def exchange(
+    connections: Connections,
+    address: str,
+    count: int,
+    encode: Encode,
+    until: float,
+    *,
+    point: str = "exchange.after_write",
+) -> Answers:
+    """Sends ``count`` requests and waits for their answers until ``until``; never raises for what the wire does.
+
+    ``point``: the point of ``outbox.faults`` at which they are written and nothing is answered.
+    """
     try:
         connection = connections.get(address, until)
         batch = connection.open_exchange(count)
@@ -43,6 +55,7 @@ def exchange(connections: Connections, address: str, count: int, encode: Encode,
         return Answers([None] * count, 0, str(problem), None)
     try:
         connection.send(batch, encode(batch.first), until)
+        faults.point(point)
         if batch.written:
             batch.wait(until)
     finally:

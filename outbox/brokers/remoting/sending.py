@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Generic
 
+from outbox import faults
 from outbox.brokers.base import Outage, Outgoing, Refused, Unknown
 from outbox.brokers.remoting.commands import NUMBER, STORED, TEXT, Code, Request, Template, quote, refusal
 from outbox.brokers.remoting.connections import Connections, RemotingError
@@ -126,6 +127,8 @@ class Sender(Generic[Outcome]):
             finally:
                 window.give_back(places, busy=busy)
             start += places
+            if start < len(items):
+                faults.point("sending.between_chunks")
 
     def _sendable(
         self, items: Sequence[tuple[int, Outgoing, int]], outcomes: list[Outcome | Failure]

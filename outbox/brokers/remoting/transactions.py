@@ -94,7 +94,9 @@ class Transactions:
                 for opaque, (_, ending, offsets) in enumerate(share.items, first)
             ]
 
-        answers = exchange(self._connections, share.address, len(share.items), encode, until)
+        answers = exchange(
+            self._connections, share.address, len(share.items), encode, until, point="commits.after_write"
+        )
         for place, (index, _, _) in enumerate(share.items):
             outcomes[index] = _ended(answers.frames[place], answers)
         if answers.reason:
