@@ -28,7 +28,8 @@ def open_database(settings: Settings) -> Database:
     url = parsed(settings.database_url)
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
         _make_folder(Path(str(url.database)), "OUTBOX_DATABASE_URL")
-    return Database(settings.database_url, pool_size=settings.passes + 4)
+    # Passes, and what runs beside them: claim, renewal, reconciler, retention, check-back, answers to checks.
+    return Database(settings.database_url, pool_size=settings.passes + 8)
 
 
 def open_broker(settings: Settings) -> Broker:

@@ -109,8 +109,18 @@ class Pass:
         except SQLAlchemyError as error:
             stage.events.undecided(rows, error)
             return None
-        stage.events.decided(len(committed), len(outcomes.winners) - len(committed))
+        self._report(outcomes, committed)
         return committed, until
+
+    def _report(self, outcomes: Outcomes, committed: set[int]) -> None:
+        """After the decision is written: a fact that the database does not hold is none."""
+        events = self._stage.events
+        events.decided(len(committed), len(outcomes.winners) - len(committed))
+        for refusal in outcomes.refusals:
+            events.refused(refusal.attempt, refusal.reason, buried=refusal.delay is None)
+        for it in outcomes.returns:
+            if it.adoptable:
+                events.unknown(it.attempt, it.reason)
 
     def _outcomes(self, results: Sequence[tuple[Attempt, Result]]) -> Outcomes:
         delay = self._reachability(results)
@@ -124,8 +134,7 @@ class Pass:
                 case Refused(reason):
                     refusals.append(self._refusal(attempt, reason))
                 case Unknown(reason):
-                    self._stage.events.unknown(attempt, reason)
-                    returns.append(Return(attempt, self._stage.settings.unknown_delay, adoptable=True))
+                    returns.append(Return(attempt, self._stage.settings.unknown_delay, adoptable=True, reason=reason))
                 case Outage(_):
                     returns.append(Return(attempt, delay))
         return Outcomes(winners, published, refusals, returns)
@@ -145,7 +154,6 @@ class Pass:
         settings = self._stage.settings
         failures = attempt.failures + 1
         buried = failures >= settings.failure_budget
-        self._stage.events.refused(attempt, reason, buried=buried)
         jitter = random.uniform(-1, 1)  # noqa: S311 -- spreads retries, hides nothing
         delay = backoff(failures, first=settings.backoff_first, most=settings.backoff_most, jitter=jitter)
         return Refusal(attempt, reason, None if buried else delay)

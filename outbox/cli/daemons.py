@@ -20,7 +20,7 @@ import checkback.wiring
 import relay.wiring
 from outbox import settings
 from outbox.brokers.base import Broker
-from outbox.cli.options import BrokerUrl, DatabaseUrl, Origin, ready
+from outbox.cli.options import BrokerUrl, DatabaseUrl, Origin, reachable, ready
 from outbox.consumer import run
 from outbox.errors import SettingsError
 from outbox.settings import Settings
@@ -48,7 +48,8 @@ def relay_command(
     """Ships rows to the broker until SIGTERM; a second one stops at once."""
     loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
     with _connected(loaded) as (database, broker):
-        daemon = relay.wiring.build(loaded, database, broker)
+        with reachable(database):
+            daemon = relay.wiring.build(loaded, database, broker)
         with (
             stopped_by_signals(daemon.stop, _DRAIN),
             _answering(loaded, database, broker) if checks else _nothing(),
@@ -60,7 +61,8 @@ def checkback_command(database_url: DatabaseUrl = None, broker_url: BrokerUrl = 
     """Answers the broker's transaction checks from the database until SIGTERM."""
     loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
     with _connected(loaded) as (database, broker):
-        listener = checkback.wiring.build(loaded, database, broker)
+        with reachable(database):
+            listener = checkback.wiring.build(loaded, database, broker)
         with stopped_by_signals(listener.stop, _DRAIN):
             listener.run()
 
@@ -92,7 +94,8 @@ def _connected(loaded: Settings) -> Iterator[tuple[Database, Broker]]:
 @contextmanager
 def _answering(loaded: Settings, database: Database, broker: Broker) -> Iterator[None]:
     """The check-back in a thread of the relay's process, so that one process is a whole deployment."""
-    listener = checkback.wiring.build(loaded, database, broker)
+    with reachable(database):
+        listener = checkback.wiring.build(loaded, database, broker)
     thread = threading.Thread(target=listener.run, name="checkback", daemon=True)
     thread.start()
     try:

@@ -59,6 +59,8 @@ class Return:
     attempt: Attempt
     delay: float
     adoptable: bool = False
+    #: For the log; no column holds it.
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """One pass of the relay: a real store, a broker that answers as the test says."""
 
+import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from outbox.brokers.base import Ended, Outage, Refused, Stored, Unknown
+from outbox.brokers.base import Ended, Outage, Prepared, Refused, Stored, Unknown
 from outbox.envelope import Envelopes
 from outbox.lifecycle import State, Verdict
 from outbox.schema import outbox
 from outbox.settings import Settings
-from outbox.store.claims import Claims
+from outbox.store.claims import Attempt, Claims
 from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
@@ -32,7 +33,7 @@ class Clock:
 class Relay:
     """A pass and all that it works with."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, events: Events | None = None) -> None:
         self.clock = Clock()
         self.broker = ScriptedBroker()
         self.settings = Settings(origin="tests", failure_budget=2)
@@ -46,7 +47,7 @@ class Relay:
             Envelopes("tests/db"),
             LeaseKeeper(claims, self.settings.lease, self.clock),
             self.breaker,
-            Events(),
+            events or Events(),
             self.settings,
             self.clock,
         )
@@ -62,6 +63,19 @@ class Relay:
         if attempts:
             one.ship(attempts, since)
         return len(attempts)
+
+
+class Told(Events):
+    """Remembers what it is told of single rows."""
+
+    def __init__(self) -> None:
+        self.facts: list[str] = []
+
+    def refused(self, attempt: Attempt, reason: str, *, buried: bool) -> None:
+        self.facts.append(f"refused {reason} {'for good' if buried else 'for now'}")
+
+    def unknown(self, attempt: Attempt, reason: str) -> None:
+        self.facts.append(f"unknown {reason}")
 
 
 def due_now(database: Database, row_id: int) -> None:
@@ -110,6 +124,25 @@ def test_refusals_are_counted_and_end_in_a_dead_row_that_is_kept(database: Datab
     # Then it is dead, with the reason
     assert state_of(database, row_id) is State.DEAD
     assert column(database, row_id, "reason") == "no such topic"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fact"), [(Refused("illegal"), "refused illegal for now"), (Unknown("no answer"), "unknown no answer")]
+)
+def test_what_became_of_a_row_is_told_only_once_the_database_holds_it(
+    database: Database, outcome: Prepared, fact: str
+) -> None:
+    (row_id,) = added(database)
+    told = Told()
+    relay = Relay(database, told)
+    relay.broker.on_prepare = lambda _: outcome
+    # When the database is away at the decision / Then nothing is told
+    relay.run(decisions=_Away(database))
+    assert told.facts == []
+    # When it does / Then the fact is told
+    due_now(database, row_id)
+    relay.run()
+    assert told.facts == [fact]
 
 
 def test_one_refused_row_does_not_stop_the_others(database: Database) -> None:
@@ -216,6 +249,13 @@ def test_a_pass_whose_lease_is_over_decides_nothing(database: Database) -> None:
     relay.run()
     assert relay.broker.endings == []
     assert state_of(database, row_id) is State.PENDING
+
+
+class _Away(Decisions):
+    """The database took nothing."""
+
+    def decide(self, outcomes: Outcomes, commit_lease: float) -> set[int]:
+        raise OperationalError("BEGIN", {}, ConnectionError("connection refused"))
 
 
 class _AnswerLost(Decisions):
