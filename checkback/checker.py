@@ -85,6 +85,7 @@ class Checker:
         """
         (looked,) = self._commits.look_up([holding], until) if self._commits.finds else (Next.COMMIT,)
         if looked is Next.COMMIT:
+            faults.point("checkback.before_answer")
             ended = answer(Verdict.COMMIT, until)
             _tell(check, "commit")
             if after_commit(ended.confirmation) is Next.SETTLE:
