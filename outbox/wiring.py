@@ -5,14 +5,17 @@ from pathlib import Path
 
 from outbox.brokers.base import Broker
 from outbox.brokers.embedded.broker import EmbeddedBroker
+from outbox.brokers.embedded.examiner import EmbeddedExaminer
 from outbox.brokers.embedded.ledger import EmbeddedLedger
 from outbox.brokers.embedded.source import EmbeddedSource
 from outbox.brokers.embedded.timing import BrokerTiming
+from outbox.brokers.examiner import Examiner
 from outbox.brokers.ledger import Ledger
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.commands import Sign
+from outbox.brokers.remoting.examiner import RemotingExaminer
 from outbox.brokers.remoting.ledger import RemotingLedger
 from outbox.brokers.remoting.pop import PopSource
 from outbox.brokers.remoting.streams import Dial, dial
@@ -21,6 +24,9 @@ from outbox.brokers.source import Source
 from outbox.errors import SettingsError
 from outbox.settings import Settings
 from outbox.store.database import Database, parsed
+
+#: Schemes whose address is one of name servers, which answer for the whole cluster.
+_WITH_NAME_SERVERS = frozenset(("rocketmq", "rocketmq+native"))
 
 
 def open_database(settings: Settings) -> Database:
@@ -53,6 +59,16 @@ def open_ledger(settings: Settings) -> Ledger:
     if scheme == "embedded":
         return EmbeddedLedger(_file(address), broker_timing(settings))
     return RemotingLedger(address, dialler=_dial(settings), sign=_sign(settings))
+
+
+def open_examiner(settings: Settings) -> Examiner | None:
+    """What ``doctor`` reads of the broker; None: the transport has no name server to ask. Nothing is dialled yet."""
+    scheme, address = _split(settings.broker_url)
+    if scheme == "embedded":
+        return EmbeddedExaminer(_file(address), broker_timing(settings))
+    if scheme not in _WITH_NAME_SERVERS:
+        return None
+    return RemotingExaminer(address, dialler=_dial(settings), sign=_sign(settings))
 
 
 def _embedded(address: str, settings: Settings) -> Broker:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outbox.cli import audit, daemons, database, demo, rows
+from outbox.cli import audit, daemons, database, demo, doctor, rows
 from outbox.errors import OutboxError
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(database.app, name="db")
-for module in (daemons, rows, audit, demo):
+for module in (daemons, rows, audit, doctor, demo):
     module.register(app)
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}

@@ -29,6 +29,9 @@ _LOST_HOST = {
     "tcp_user_timeout": 25_000,
 }
 
+#: Connections beyond the pool's size in a rush.
+_OVERFLOW = 2
+
 #: PostgreSQL settings that a transaction turns off.
 _NOT_DURABLE = ("synchronous_commit",)
 _INDEX_ORDER = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
@@ -46,6 +49,8 @@ class Database:
     ) -> None:
         self._lock_timeout = lock_timeout
         self._statement_timeout = statement_timeout
+        #: How many connections the pool opens at most; SQLite's has no such limit.
+        self.most_connections = pool_size + _OVERFLOW
         self.engine = _opened(parsed(url), pool_size)
         event.listen(self.engine, "connect", self._on_connect)
         if self.dialect == "sqlite":
@@ -139,7 +144,7 @@ def _engine(url: URL, pool_size: int) -> Engine:
         url,
         isolation_level="READ COMMITTED",
         pool_size=pool_size,
-        max_overflow=2,
+        max_overflow=_OVERFLOW,
         pool_pre_ping=False,
         pool_recycle=1800,
         connect_args={"connect_timeout": 5, **(_LOST_HOST if url.get_backend_name() == "postgresql" else {})},
