@@ -86,6 +86,8 @@ class Outage:
     """The message never left, or the broker is overloaded or away; it is not stored."""
 
     reason: str
+    #: Other messages may get through meanwhile: the trouble is this topic's alone, or one broker's among several.
+    partial: bool = False
 
 
 Prepared = Stored | Refused | Unknown | Outage

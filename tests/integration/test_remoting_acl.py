@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from outbox.brokers.base import Broker, Refused, Stored
+from outbox.brokers.base import Broker, Outage, Refused, Stored
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.connections import Connections
@@ -187,7 +187,7 @@ def test_many_halves_of_all_kinds_are_signed(service: Service, topic: str) -> No
     assert {type(outcome) for outcome in outcomes} == {Stored}
 
 
-def test_a_wrong_secret_is_refused_with_what_to_check(service: Service, impostor: Service, topic: str) -> None:
+def test_a_wrong_secret_is_an_outage_that_says_what_to_check(service: Service, impostor: Service, topic: str) -> None:
     # Given a half of the right service
     ours = prepare_one(service.broker(), message(topic))
     # When an impostor sends, and ends it
@@ -195,9 +195,10 @@ def test_a_wrong_secret_is_refused_with_what_to_check(service: Service, impostor
     (sent,) = broker.send([message(topic)], timeout=10)
     (prepared,) = broker.prepare([message(topic)], timeout=10)
     ended = end_one(broker, ours, Verdict.COMMIT)
-    # Then it is refused, and told which settings to check
-    assert isinstance(sent, Refused)
-    assert isinstance(prepared, Refused)
+    # Then nothing gets through, whichever message it is, and it is told which settings to check
+    assert isinstance(sent, Outage)
+    assert isinstance(prepared, Outage)
+    assert not prepared.partial
     assert ended.confirmation is Confirmation.DENIED
     for reason in (sent.reason, prepared.reason, ended.reason):
         assert reason.startswith("code 16: ")
@@ -216,10 +217,21 @@ def test_a_wrong_secret_receives_nothing(impostor: Service, topic: str, caplog: 
     assert impostor.settings.secret_key.get_secret_value() not in caplog.text
 
 
-def test_a_stranger_is_refused(cluster: RocketMQ, topic: str) -> None:
-    # Given a transport that signs nothing; When it sends; Then it is refused
+def test_a_topic_that_a_user_may_not_write_is_refused(cluster: RocketMQ, topic: str) -> None:
+    # Given a user with rights on one topic; When it sends to that one and to another; Then the other is refused
+    create_user(cluster, "narrow", "narrow-secret-1234", {f"Topic:{topic}": ["Pub"]})
+    opened = Service(cluster, "narrow", "narrow-secret-1234")
+    broker = opened.broker()
+    for batch in ([f"{topic}-b"], [topic, f"{topic}-b"]):
+        outcomes = broker.prepare([message(name) for name in batch], timeout=10)
+        assert [type(it) for it in outcomes] == [Stored if name == topic else Refused for name in batch]
+    opened.close()
+
+
+def test_a_stranger_gets_nothing_through(cluster: RocketMQ, topic: str) -> None:
+    # Given a transport that signs nothing; When it sends; Then that is an outage: no message of its own is at fault
     broker = RemotingBroker(cluster.namesrv, "strangers")
     (outcome,) = broker.prepare([message(topic)], timeout=10)
     broker.close()
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Outage)
     assert "OUTBOX_ACCESS_KEY" in outcome.reason

@@ -22,7 +22,7 @@ from outbox.brokers.remoting.connections import Connections
 from outbox.brokers.remoting.kinds import half_kind, plain_kind
 from outbox.brokers.remoting.listener import Listener
 from outbox.brokers.remoting.lookup import LookUp
-from outbox.brokers.remoting.routes import Routes
+from outbox.brokers.remoting.routes import FRESH, Routes
 from outbox.brokers.remoting.sending import Sender
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.brokers.remoting.transactions import Transactions
@@ -38,12 +38,14 @@ _BROKERS_AT_ONCE: Final = 16
 class _Client:
     """Everything that belongs to one process: connections, routes, threads."""
 
-    def __init__(self, name_servers: Sequence[str], group: str, dialler: Dial, sign: Sign | None, cap: int) -> None:
+    def __init__(
+        self, name_servers: Sequence[str], group: str, dialler: Dial, sign: Sign | None, cap: int, fresh: float
+    ) -> None:
         self.process = os.getpid()
         self.listener = Listener()
         self.connections = Connections(self.listener.on_request, dialler=dialler, sign=sign)
         self._pool = ThreadPoolExecutor(_BROKERS_AT_ONCE, "remoting-broker")
-        routes = Routes(name_servers, self.connections)
+        routes = Routes(name_servers, self.connections, fresh)
         self.halves = Sender(self.connections, routes, group, half_kind(group), self._pool, cap)
         self.plain = Sender(self.connections, routes, group, plain_kind(), self._pool, cap)
         self.transactions = Transactions(self.connections, routes, self._pool)
@@ -65,10 +67,20 @@ class RemotingBroker:
     """
 
     def __init__(
-        self, name_servers: str, group: str, *, dialler: Dial = dial, sign: Sign | None = None, in_flight: int = CAP
+        self,
+        name_servers: str,
+        group: str,
+        *,
+        dialler: Dial = dial,
+        sign: Sign | None = None,
+        in_flight: int = CAP,
+        routes_fresh: float = FRESH,
     ) -> None:
-        """``name_servers``: ``host:9876``, several with ``;`` between them. Nothing is dialled before it is needed."""
-        self._settings = (split_addresses(name_servers), group, dialler, sign, in_flight)
+        """``name_servers``: ``host:9876``, several with ``;`` between them. Nothing is dialled before it is needed.
+
+        ``in_flight``: messages at one broker at once; ``routes_fresh``: seconds for which a route is not asked again.
+        """
+        self._settings = (split_addresses(name_servers), group, dialler, sign, in_flight, routes_fresh)
         self._group = group
         self._closed = False
         self._client = _Client(*self._settings)

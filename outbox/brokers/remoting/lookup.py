@@ -21,8 +21,8 @@ from outbox.verdict import Sighting
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which the broker's settings are believed.
-_CONFIG_FRESH: Final = 60.0
+#: ``BrokerRole`` of what copies a master, and may be behind it.
+_SLAVE: Final = "SLAVE"
 #: Seconds that a look-up waits for the index to catch up, and between two looks at how far it is.
 _CATCH_UP: Final = 2.0
 _POLL: Final = 0.02
@@ -45,7 +45,6 @@ class LookUp:
         self._connections = connections
         self._routes = routes
         self._figures = Figures(connections)
-        self._indexed: dict[str, tuple[bool, float]] = {}
 
     def find(self, sought: Sequence[Sought], until: float) -> list[Sighting]:
         """``Broker.find``: whatever stands in the way of a proof makes it CANNOT_TELL."""
@@ -131,14 +130,9 @@ class LookUp:
         return any(seen.commit_log_offset == half.commit_log_offset for seen in decode_messages(answer.body))
 
     def _has_index(self, address: str, until: float) -> bool:
-        """Whether this is a master that keeps the message index."""
-        known = self._indexed.get(address)
-        if known is None or monotonic() - known[1] > _CONFIG_FRESH:
-            settings = config(self._connections, address, ("messageIndexEnable", "brokerRole"), _left(until))
-            master = settings.get("brokerRole", "SLAVE") != "SLAVE"
-            known = (master and settings.get("messageIndexEnable") == "true", monotonic())
-            self._indexed[address] = known
-        return known[0]
+        """Whether this is a master that keeps the message index; asked each time: a broker may change its role."""
+        settings = config(self._connections, address, ("messageIndexEnable", "brokerRole"), _left(until))
+        return settings.get("brokerRole", _SLAVE) != _SLAVE and settings.get("messageIndexEnable") == "true"
 
     def _query(self, address: str, share: Sequence[Sought], until: float) -> dict[Sought, Sighting]:
         """Asks for each id, pipelined; ABSENT here means no more than that the index has no such entry now."""

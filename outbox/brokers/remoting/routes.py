@@ -3,7 +3,7 @@
 import logging
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -96,8 +96,10 @@ class Routes:
     a broker that is down takes its topics with it.
     """
 
-    def __init__(self, name_servers: Sequence[str], connections: Connections) -> None:
+    def __init__(self, name_servers: Sequence[str], connections: Connections, fresh: float = FRESH) -> None:
+        """``fresh``: seconds for which a route is used without asking again."""
         self._name_servers = list(name_servers)
+        self._fresh = fresh
         self._connections = connections
         self._known: dict[str, _Known] = {}
         self._asking = threading.Lock()
@@ -106,7 +108,7 @@ class Routes:
         """The topic's route; ``NoRoute``, or ``Away`` where none was known and no name server answers by ``until``."""
         known = self._known.get(topic)
         now = monotonic()
-        if known is not None and now - known.asked < (_PAUSE if known.wrong else FRESH):
+        if known is not None and now - known.asked < (_PAUSE if known.wrong else self._fresh):
             return known.route
         left = _CALL if until is None else max(0.0, min(_CALL, until - now))
         if not self._asking.acquire(timeout=0 if known is not None else left):
@@ -137,6 +139,10 @@ class Routes:
         for known in list(self._known.values()):
             if address in known.route.masters.values():
                 known.wrong = True
+
+    def masters(self) -> Collection[str]:
+        """Addresses of all masters that the routes in use name."""
+        return {address for known in list(self._known.values()) for address in known.route.masters.values()}
 
     def brokers(self) -> Mapping[str, str]:
         """The masters of the whole cluster, as the name servers see them now; ``RemotingError``."""

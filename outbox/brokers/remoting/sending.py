@@ -1,10 +1,10 @@
 """Sends half messages and plain messages: placed on queues, pipelined, one wire attempt each."""
 
-import itertools
+import json
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from typing import Final, Generic
 
 from outbox import faults
@@ -14,30 +14,28 @@ from outbox.brokers.remoting.connections import Connections, RemotingError
 from outbox.brokers.remoting.frames import MAX_FRAME, Frame
 from outbox.brokers.remoting.kinds import Kind, Outcome
 from outbox.brokers.remoting.pipeline import Answers, each, exchange
-from outbox.brokers.remoting.routes import NoRoute, Queue, Route, Routes
+from outbox.brokers.remoting.placing import Placing, Share
+from outbox.brokers.remoting.routes import Routes
 from outbox.brokers.remoting.stored import encode_properties
 from outbox.brokers.remoting.window import CAP, Window
 from outbox.clock import monotonic
 
+log = logging.getLogger(__name__)
+
 Failure = Refused | Unknown | Outage
 
-#: Bytes of bodies that are encoded at once.
-_PIECE: Final = 8 * 1024 * 1024
 #: What a frame may hold beside the body: the broker's limit is that of a frame, and properties stay below 32 KiB.
 _BODY_MAX: Final = MAX_FRAME - 256 * 1024
 _TEMPLATES_MAX: Final = 1000
 _REFUSALS: Final = frozenset((Code.MESSAGE_ILLEGAL, Code.NO_PERMISSION, Code.TOPIC_NOT_EXIST))
 _OUTAGES: Final = frozenset((Code.BUSY, Code.SERVICE_NOT_AVAILABLE))
+#: Answers, none among them, after which messages had better go to another broker.
+_NOT_HERE: Final[Set[int | None]] = frozenset((None, Code.SERVICE_NOT_AVAILABLE))
+_COPY_LATE: Final = STORED - {Code.SUCCESS}
+_LATE: Final = "not sent in time"
 
-
-@dataclass(slots=True)
-class _Share:
-    """The messages of one batch that go to one broker."""
-
-    broker: str
-    address: str
-    #: Place in the batch, message, queue.
-    items: list[tuple[int, Outgoing, int]] = field(default_factory=list)
+#: A message that can be sent: place in the batch, message, queue, properties in wire form.
+_Item = tuple[int, Outgoing, int, str]
 
 
 class Sender(Generic[Outcome]):
@@ -48,91 +46,44 @@ class Sender(Generic[Outcome]):
     ) -> None:
         self._connections = connections
         self._routes = routes
+        self._placing = Placing(routes)
         self._group = group
         self._kind = kind
         self._pool = pool
         self._cap = cap
-        self._turn = itertools.count()
         self._windows: dict[str, Window] = {}
         self._templates: dict[str, Template] = {}
 
     def send(self, messages: Sequence[Outgoing], timeout: float) -> list[Outcome | Failure]:
         """Outcomes in the order of ``messages``, within ``timeout`` seconds."""
         until = monotonic() + timeout
-        outcomes: list[Outcome | Failure] = [Outage("not sent in time")] * len(messages)
-        shares = self._share(messages, outcomes, until)
+        outcomes: list[Outcome | Failure] = [Outage(_LATE)] * len(messages)
+        shares, nowhere = self._placing.share(messages, until)
+        for index, outage in nowhere.items():
+            outcomes[index] = outage
         each(self._pool, lambda share: self._send_share(share, outcomes, until), shares)
         return outcomes
 
-    def _share(self, messages: Sequence[Outgoing], outcomes: list[Outcome | Failure], until: float) -> Sequence[_Share]:
-        """Places every message on a queue; what has no place gets its outcome."""
-        shares: dict[str, _Share] = {}
-        routes: dict[str, Route | Failure] = {}
-        for index, message in enumerate(messages):
-            topic = message.topic
-            route = routes.get(topic)
-            if route is None:
-                route = routes[topic] = self._route(topic, until)
-            if not isinstance(route, Route):
-                outcomes[index] = route
-                continue
-            queue = self._place(message, route)
-            share = shares.get(queue.address)
-            if share is None:
-                share = shares[queue.address] = _Share(queue.broker, queue.address)
-            share.items.append((index, message, queue.queue_id))
-        return list(shares.values())
-
-    def _place(self, message: Outgoing, route: Route) -> Queue:
-        if message.lane is not None:
-            return route.lane(message.lane)
-        return route.writable[next(self._turn) % len(route.writable)]
-
-    def _route(self, topic: str, until: float) -> Route | Failure:
-        """The topic's route with at least one queue to write to, or why there is none.
-
-        A cluster that has brokers and does not know the topic refuses it. A topic without a writable queue is an
-        outage: its master is down, or an operator has closed it for a while.
-        """
-        try:
-            route = self._routes.route(topic, until)
-        except RemotingError as problem:
-            return Outage(str(problem))
-        except NoRoute as problem:
-            return self._unknown_topic(problem)
-        if route.writable:
-            return route
-        return Outage(f"topic {topic}: no queue is writable (broker's master down, or perm without W)")
-
-    def _unknown_topic(self, problem: NoRoute) -> Failure:
-        try:
-            known = self._routes.brokers()
-        except RemotingError as trouble:
-            return Outage(str(trouble))
-        if not known:
-            return Outage(f"{problem}; no broker is registered there")
-        return Refused(f"{problem}; create it (mqadmin updateTopic)")
-
-    def _send_share(self, share: _Share, outcomes: list[Outcome | Failure], until: float) -> None:
+    def _send_share(self, share: Share, outcomes: list[Outcome | Failure], until: float) -> None:
         window = self._windows.get(share.broker) or self._windows.setdefault(share.broker, Window(self._cap))
         items = self._sendable(share.items, outcomes)
+        sizes = [len(message.body) for _, message, _, _ in items]
         start = 0
         while start < len(items):
-            places = window.take(_within(items, start), until)
+            places = window.take(sizes[start:], until)
             if not places:
                 return
+            stop = start + places
             busy = True
             try:
-                busy = self._send_chunk(share, items[start : start + places], outcomes, until)
+                busy = self._send_chunk(share, items[start:stop], outcomes, until)
             finally:
-                window.give_back(places, busy=busy)
-            start += places
+                window.give_back(sizes[start:stop], busy=busy)
+            start = stop
             if start < len(items):
                 faults.point("sending.between_chunks")
 
-    def _sendable(
-        self, items: Sequence[tuple[int, Outgoing, int]], outcomes: list[Outcome | Failure]
-    ) -> list[tuple[int, Outgoing, int, str]]:
+    def _sendable(self, items: Sequence[tuple[int, Outgoing, int]], outcomes: list[Outcome | Failure]) -> list[_Item]:
         """Adds the properties in wire form; what would break the frame or the properties is refused here."""
         sendable = []
         fixed = self._kind.properties
@@ -154,11 +105,7 @@ class Sender(Generic[Outcome]):
         return sendable
 
     def _send_chunk(
-        self,
-        share: _Share,
-        items: Sequence[tuple[int, Outgoing, int, str]],
-        outcomes: list[Outcome | Failure],
-        until: float,
+        self, share: Share, items: Sequence[_Item], outcomes: list[Outcome | Failure], until: float
     ) -> bool:
         """Sends, and fills the outcomes in; whether the broker was busy, or did not answer."""
 
@@ -171,15 +118,61 @@ class Sender(Generic[Outcome]):
             ]
 
         answers = exchange(self._connections, share.address, len(items), encode, until)
+        codes = {None if answer is None else answer.code for answer in answers.frames}
+        self._learn(share.address, codes)
+        failed = self._failures(share.address, answers, codes, until)
         for place, (index, message, _, _) in enumerate(items):
             answer = answers.frames[place]
             if answer is not None and answer.code in STORED:
                 outcomes[index] = self._kind.stored(message, share.broker, answer)
             else:
-                outcomes[index] = failure(answer, answers, place)
-        if answers.reason:
-            self._routes.doubt(share.address)
-        return any(answer is None or answer.code == Code.BUSY for answer in answers.frames)
+                outcomes[index] = failed(answer, place)
+        return None in codes or Code.BUSY in codes
+
+    def _learn(self, address: str, codes: Set[int | None]) -> None:
+        """Has other brokers come first where this one is silent or takes nothing, and its routes asked for again."""
+        if None in codes:
+            self._routes.doubt(address)
+        if codes & _COPY_LATE:
+            log.warning("%s: stored, but not yet on disk or at the slave: codes %s", address, codes & _COPY_LATE)
+        if codes & _NOT_HERE:
+            self._placing.failed(address)
+        else:
+            self._placing.answered(address)
+
+    def _failures(
+        self, address: str, answers: Answers, codes: Set[int | None], until: float
+    ) -> Callable[[Frame | None, int], Failure]:
+        """What an answer other than "stored", or none, says about the message at a place of the batch.
+
+        Code 16 is the broker's word for two things. To a client that it does not know at all it is an outage: nothing
+        gets through, whatever the message. To one whose other requests it takes, it is a refusal of this message.
+        """
+        partial = bool(codes & _NOT_HERE) and self._placing.is_elsewhere(address)
+        stranger = Code.NO_PERMISSION in codes and not codes & STORED and not self._is_known(address, until)
+
+        def failure(answer: Frame | None, place: int) -> Failure:
+            """The failure of one message."""
+            if answer is None and place < answers.written:
+                return Unknown(answers.reason)
+            if answer is None:
+                return Outage(answers.reason or _LATE, partial)
+            reason = refusal(answer.code, answer.remark)
+            if answer.code in _OUTAGES or (stranger and answer.code == Code.NO_PERMISSION):
+                return Outage(reason, partial)
+            return Refused(reason) if answer.code in _REFUSALS else Unknown(reason)
+
+        return failure
+
+    def _is_known(self, address: str, until: float) -> bool:
+        """Whether the broker knows who we are: a heartbeat of nobody needs no right beside that."""
+        nobody = json.dumps({"clientID": self._group, "producerDataSet": [], "consumerDataSet": []}).encode()
+        try:
+            self._connections.ask(address, Request.HEARTBEAT, {}, nobody, timeout=max(0.0, until - monotonic()))
+        except RemotingError as problem:
+            log.warning("%s does not take us for a client that it knows: %s", address, problem)
+            return False
+        return True
 
     def _template(self, topic: str) -> Template:
         template = self._templates.get(topic)
@@ -188,26 +181,6 @@ class Sender(Generic[Outcome]):
                 self._templates.clear()
             template = self._templates[topic] = _send_template(self._group, topic, self._kind.flag, self._connections)
         return template
-
-
-def failure(answer: Frame | None, answers: Answers, place: int) -> Failure:
-    """What an answer other than "stored", or none, says about the message at this place of a batch."""
-    if answer is None:
-        return Unknown(answers.reason) if place < answers.written else Outage(answers.reason or "not sent in time")
-    reason = refusal(answer.code, answer.remark)
-    if answer.code in _REFUSALS:
-        return Refused(reason)
-    return Outage(reason) if answer.code in _OUTAGES else Unknown(reason)
-
-
-def _within(items: Sequence[tuple[int, Outgoing, int, str]], start: int) -> int:
-    """How many items from ``start`` on have bodies of a few megabytes together, at least one."""
-    size = 0
-    for stop in range(start, len(items)):
-        size += len(items[stop][1].body)
-        if size > _PIECE:
-            return max(1, stop - start)
-    return len(items) - start
 
 
 def _send_template(group: str, topic: str, flag: int, connections: Connections) -> Template:

@@ -3,9 +3,12 @@
 with RocketMQ.start() as cluster:
     cluster.create_topics(["payments"])
     connect(cluster.namesrv)
+
+``Deployment`` is a cluster of several of each, with slaves.
 """
 
 from tests.services.rocketmq.cluster import RocketMQ, create_topics
+from tests.services.rocketmq.deployment import Deployment, Member
 from tests.services.rocketmq.running import running_cluster
 
-__all__ = ["RocketMQ", "create_topics", "running_cluster"]
+__all__ = ["Deployment", "Member", "RocketMQ", "create_topics", "running_cluster"]

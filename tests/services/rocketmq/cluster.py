@@ -29,6 +29,7 @@ DEFAULT_VERSION: Final = "5.4.0"
 PROBES: Final = ("outbox-probe-a", "outbox-probe-b")
 #: Seconds within which a topic that was created has a route.
 ROUTE_DEADLINE: Final = 20.0
+_UPDATE_BROKER_CONFIG: Final = 25
 
 
 #: How a cluster is asked; one with ACL or TLS wants more than the default.
@@ -146,6 +147,15 @@ class BrokerServer(_JavaServer):
                 return self.url in admin.routes.route(PROBES[0]).masters.values()
             except (RemotingError, NoRoute):
                 return False
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Changes settings of the running broker (``RequestCode.UPDATE_BROKER_CONFIG``); it writes them to its file."""
+        connections = self._connect()
+        lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+        try:
+            connections.ask(self.url, _UPDATE_BROKER_CONFIG, {}, lines.encode())
+        finally:
+            connections.close()
 
     def _start_on(self, port: int) -> None:
         """The broker binds two more ports beside its own."""

@@ -62,6 +62,12 @@ class Open:
         self._closing += [server.stop, broker.close]
         return server, broker
 
+    def client(self, name_servers: str) -> RemotingBroker:
+        """One more transport."""
+        broker = RemotingBroker(name_servers, GROUP)
+        self._closing.append(broker.close)
+        return broker
+
     def close(self) -> None:
         """Ends all, the transports first."""
         for close in reversed(self._closing):

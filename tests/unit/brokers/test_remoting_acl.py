@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outbox.brokers.base import Ending, Outgoing, Refused, Stored
+from outbox.brokers.base import Ending, Outage, Outgoing, Refused, Stored
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.commands import Request
 from outbox.brokers.remoting.frames import Frame
@@ -18,8 +18,8 @@ from outbox.identity import unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
 from tests.contracts.rig import look_up
-from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, eventually, half, message
-from tests.unit.brokers.remoting_server import FakeServer, answer, healthy
+from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, eventually, half, message, on_send
+from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored
 
 USER, SECRET = "orders", "a secret that nobody sees"
 SIGN = signature(USER, SECRET)
@@ -121,22 +121,36 @@ def test_without_a_key_nothing_is_signed(opened: Open) -> None:
     assert not any({"AccessKey", "Signature"} & request.ext.keys() for request in server.requests)
 
 
-def test_a_refusal_for_want_of_permission_says_what_to_check(opened: Open) -> None:
-    # Given a broker that permits nothing
+@pytest.mark.parametrize(("knows_us", "outcome"), [(True, Refused), (False, Outage)])
+def test_no_permission_is_a_refusal_to_a_client_that_is_known(
+    opened: Open, knows_us: bool, outcome: type[Refused | Outage]
+) -> None:
+    # Given a broker that permits nothing to a user that it knows, or to one that it does not
     def forbid(server: FakeServer, request: Frame) -> bytes:
-        """Code 16."""
+        """Code 16; a heartbeat needs no right."""
+        if knows_us and request.code == Request.HEARTBEAT:
+            return answer(request)
         return answer(request, 16, remark="User:orders is not authorised")
 
     server, broker = opened(forbid, sign=SIGN)
-    # When a half, a message and an ending are sent
-    outcomes = [*broker.prepare([message()], 10), *broker.send([message()], 10)]
+    # When halves, a message and an ending are sent
+    outcomes = [*broker.prepare([message(), message()], 10), *broker.send([message()], 10)]
     (ended,) = broker.resolve([Ending(half(server), Verdict.COMMIT)], monotonic() + 10)
-    # Then each is denied, with the broker's words and the settings to check
-    assert [type(outcome) for outcome in outcomes] == [Refused, Refused]
+    # Then it is these messages that are refused, or nothing at all gets through; all say what to check
+    assert [type(it) for it in outcomes] == [outcome] * 3
     assert ended.confirmation is Confirmation.DENIED
-    for said in [*(str(outcome.reason) for outcome in outcomes if isinstance(outcome, Refused)), ended.reason]:
+    for said in [*(it.reason for it in outcomes if isinstance(it, Refused | Outage)), ended.reason]:
         assert said.startswith("code 16: User:orders is not authorised (permission refused: check OUTBOX_ACCESS_KEY")
         assert SECRET not in said
+
+
+def test_no_permission_for_one_message_among_others_is_a_refusal(opened: Open) -> None:
+    # Given a broker that stores all but one; When they are sent together; Then nobody asks whether it knows us
+    turns = iter([stored, lambda request: answer(request, 16), stored])
+    server, broker = opened(on_send(lambda request: next(turns)(request)), sign=SIGN)
+    outcomes = broker.prepare([message() for _ in range(3)], 10)
+    assert [type(it) for it in outcomes] == [Stored, Refused, Stored]
+    assert server.asked(Request.HEARTBEAT) == []
 
 
 def test_outgoing_messages_are_not_changed(opened: Open) -> None:

@@ -1,0 +1,270 @@
+"""The remoting transport at two masters, a slave and two name servers, each of which goes away."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+import psutil
+import pytest
+
+from outbox.brokers.base import Answer, Check, Ending, Half, Outage, Outgoing, Sought, Stored, Unknown
+from outbox.brokers.remoting.broker import RemotingBroker
+from outbox.clock import monotonic
+from outbox.identity import fresh_token, unique_ids
+from outbox.lifecycle import Verdict
+from outbox.verdict import Confirmation, Sighting
+from tests.contracts.rig import eventually, look_up, now, soon
+from tests.services.require import require
+from tests.services.rocketmq import Deployment, Member
+
+DEADLINE: Final = 60.0
+#: The master of ``broker-b`` waits for its slave before it says that a message is stored.
+MEMBERS: Final = (
+    Member("broker-a"),
+    Member(
+        "broker-b",
+        settings={"brokerRole": "SYNC_MASTER", "totalReplicas": 2, "inSyncReplicas": 2, "slaveTimeout": 500},
+    ),
+    Member("broker-b", 1),
+)
+
+
+@pytest.fixture(scope="module")
+def deployment() -> Iterator[Deployment]:
+    """Servers of this module's own, since they are killed; the last tests leave some of them dead."""
+    with require(lambda: Deployment(MEMBERS, name_servers=2)) as started:
+        yield started
+
+
+@pytest.fixture
+def opened(deployment: Deployment) -> Iterator[Callable[[], RemotingBroker]]:
+    """Opens transports of one group, which look for routes often."""
+    group = f"group-{fresh_token()}"
+    every: list[RemotingBroker] = []
+
+    def open_one() -> RemotingBroker:
+        every.append(RemotingBroker(deployment.url, group, routes_fresh=0.5))
+        return every[-1]
+
+    yield open_one
+    for each in every:
+        each.close()
+
+
+@pytest.fixture
+def broker(opened: Callable[[], RemotingBroker]) -> RemotingBroker:
+    return opened()
+
+
+def fresh_topic(deployment: Deployment, *, at: str | None = None) -> str:
+    """A topic at every master, or at one."""
+    name = f"topic-{fresh_token()}"
+    deployment.create_topics([name, f"{name}-other"], at=at)
+    return name
+
+
+def messages(topic: str, count: int) -> list[Outgoing]:
+    """Messages with identities of their own."""
+    return [Outgoing(topic, b"x" * 100, unique_ids.fresh(), f"key-{number}") for number in range(count)]
+
+
+def halves_at(broker: RemotingBroker, topic: str, wanted: Collection[str]) -> list[Half]:
+    """Eight halves, spread evenly over these brokers, waiting until they all go there; a cold one may be busy."""
+    batches: list[list[Half]] = []
+
+    def stored() -> bool:
+        outcomes = broker.prepare(messages(topic, 8), timeout=10)
+        batches.append([outcome.half for outcome in outcomes if isinstance(outcome, Stored)])
+        return Counter(half.broker for half in batches[-1]) == dict.fromkeys(wanted, 8 // len(wanted))
+
+    eventually(stored, DEADLINE, f"halves are stored at {wanted} alone")
+    return batches[-1]
+
+
+def end_all(broker: RemotingBroker, halves: Collection[Half], verdict: Verdict) -> None:
+    """Ends halves, again and again where their broker is just coming back; every answer is a confirmation."""
+    left = list(halves)
+
+    def done() -> bool:
+        ended = broker.resolve([Ending(half, verdict) for half in left], soon())
+        left[:] = [
+            half for half, said in zip(left, ended, strict=True) if said.confirmation is not Confirmation.CONFIRMED
+        ]
+        return not left
+
+    eventually(done, DEADLINE, f"{len(left)} halves are ended")
+
+
+class Asked:
+    """Remembers which halves were asked about, and leaves them open."""
+
+    def __init__(self) -> None:
+        self.halves: list[Half] = []
+
+    def __call__(self, check: Check, answer: Answer) -> None:
+        self.halves.append(check.half)
+        answer(Verdict.UNKNOWN, soon())
+
+    def about(self, halves: Collection[Half]) -> bool:
+        """Whether each of them was asked about."""
+        return {half.half_id for half in halves} <= {half.half_id for half in self.halves}
+
+
+def test_halves_spread_over_the_masters_and_end_where_they_lie(deployment: Deployment, broker: RemotingBroker) -> None:
+    # Given halves at both masters
+    topic = fresh_topic(deployment)
+    halves = halves_at(broker, topic, {"broker-a", "broker-b"})
+    # When one half of each is committed, one rolled back, and the others are left
+    by_broker = {name: [half for half in halves if half.broker == name] for name in ("broker-a", "broker-b")}
+    committed, rolled_back, left_open = ([each[place] for each in by_broker.values()] for place in (0, 1, 2))
+    since = now()
+    end_all(broker, committed, Verdict.COMMIT)
+    end_all(broker, rolled_back, Verdict.ROLLBACK)
+    # Then look-ups go to the master that holds each
+    sought = [Sought(half, since) for half in (*committed, *rolled_back, *left_open)]
+    wanted = [Sighting.VISIBLE] * 2 + [Sighting.ABSENT] * 4
+    eventually(lambda: broker.find(sought, soon()) == wanted, DEADLINE, "the look-ups see them")
+    # And both masters ask about theirs
+    asked = Asked()
+    broker.listen([topic], asked)
+    eventually(broker.checks_ready, DEADLINE, "both know the listener")
+    eventually(lambda: asked.about(left_open), DEADLINE, "both ask")
+    assert not asked.about(committed)
+
+
+def test_a_topic_that_comes_to_another_master_is_sent_there_too(deployment: Deployment, broker: RemotingBroker) -> None:
+    # Given a topic at one master; When it is created at the other one; Then messages go to both
+    topic = fresh_topic(deployment, at="broker-a")
+    halves_at(broker, topic, {"broker-a"})
+    deployment.create_topics([topic, f"{topic}-other"], at="broker-b")
+    halves_at(broker, topic, {"broker-a", "broker-b"})
+
+
+def test_a_read_only_broker_and_topic_get_nothing(deployment: Deployment, broker: RemotingBroker) -> None:
+    # Given a broker that an operator has closed for writing; When halves are sent; Then they go to the other one
+    topic = fresh_topic(deployment)
+    deployment.broker("broker-b").configure({"brokerPermission": 4})
+    halves_at(broker, topic, {"broker-a"})
+    deployment.broker("broker-b").configure({"brokerPermission": 6})
+    halves_at(broker, topic, {"broker-a", "broker-b"})
+    # When the topic itself is closed; Then it waits, and another topic does not
+    deployment.close_topic(topic)
+    eventually(
+        lambda: all(isinstance(it, Outage) and it.partial for it in broker.prepare(messages(topic, 4), 10)),
+        DEADLINE,
+        "nothing is sent",
+    )
+    halves_at(broker, f"{topic}-other", {"broker-a", "broker-b"})
+
+
+def test_a_master_that_dies_is_left_out_and_used_again_at_another_port(
+    deployment: Deployment, opened: Callable[[], RemotingBroker]
+) -> None:
+    # Given halves at both masters, a topic that only one of them has, and a listener
+    broker = opened()
+    topic, its_own = fresh_topic(deployment), fresh_topic(deployment, at="broker-a")
+    halves = halves_at(broker, topic, {"broker-a", "broker-b"})
+    halves_at(broker, its_own, {"broker-a"})
+    asked = Asked()
+    broker.listen([topic], asked)
+    eventually(broker.checks_ready, DEADLINE, "both know the listener")
+    # When that one is killed
+    deployment.broker("broker-a").kill()
+    # Then halves go to the other one, and what is not stored is the trouble of one broker
+    outcomes = [outcome for _ in range(3) for outcome in broker.prepare(messages(topic, 8), timeout=10)]
+    assert {type(outcome) for outcome in outcomes} <= {Stored, Outage, Unknown}
+    assert all(outcome.partial for outcome in outcomes if isinstance(outcome, Outage))
+    halves_at(broker, topic, {"broker-b"})
+    # And its halves are neither ended nor told absent
+    at_a = [half for half in halves if half.broker == "broker-a"]
+    ended = broker.resolve([Ending(half, Verdict.COMMIT) for half in at_a], monotonic() + 2)
+    assert {each.confirmation for each in ended} == {Confirmation.UNANSWERED}
+    assert look_up(broker, at_a[0], now()) is Sighting.CANNOT_TELL
+    # And its own topic waits, also for a relay that was started meanwhile: no refusal, and others get through
+    for client in (broker, opened()):
+        (outcome,) = client.prepare(messages(its_own, 1), timeout=10)
+        assert isinstance(outcome, Outage)
+        assert outcome.partial
+    # When it is back at another port; Then it is used again, ends its halves, and asks about the new ones
+    deployment.broker("broker-a").move()
+    new = halves_at(broker, topic, {"broker-a", "broker-b"})
+    end_all(broker, at_a, Verdict.COMMIT)
+    eventually(lambda: look_up(broker, at_a[0], now()) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
+    eventually(broker.checks_ready, DEADLINE, "both know the listener again")
+    eventually(lambda: asked.about(new), DEADLINE, "both ask")
+
+
+def test_a_master_that_hangs_is_left_out_until_it_answers_again(deployment: Deployment, broker: RemotingBroker) -> None:
+    # Given a master that is stopped: the name servers keep it, its port takes connections
+    topic = fresh_topic(deployment)
+    halves_at(broker, topic, {"broker-a", "broker-b"})
+    process = psutil.Process(deployment.broker("broker-a").pid)
+    process.suspend()
+    try:
+        # When halves are sent; Then its share is unknown, once, and the next ones go to the other master
+        first = broker.prepare(messages(topic, 8), timeout=1)
+        assert {type(outcome) for outcome in first} == {Stored, Unknown}
+        halves_at(broker, topic, {"broker-b"})
+    finally:
+        process.resume()
+    halves_at(broker, topic, {"broker-a", "broker-b"})
+
+
+def test_a_late_slave_costs_no_message(
+    deployment: Deployment, broker: RemotingBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a master whose slave hangs
+    topic = fresh_topic(deployment, at="broker-b")
+    halves_at(broker, topic, {"broker-b"})
+    slave = psutil.Process(deployment.broker("broker-b", 1).pid)
+    slave.suspend()
+    try:
+        # When a half is sent and committed; Then both count, although the broker says that the copy is late
+        (outcome,) = broker.prepare(messages(topic, 1), timeout=10)
+        assert isinstance(outcome, Stored)
+        assert "codes {12}" in caplog.text
+        end_all(broker, [outcome.half], Verdict.COMMIT)
+    finally:
+        slave.resume()
+    eventually(lambda: look_up(broker, outcome.half, now()) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
+
+
+def test_a_slave_without_its_master_is_not_asked(deployment: Deployment, opened: Callable[[], RemotingBroker]) -> None:
+    # Given a committed half and an open one at a master whose slave has both, and the master is killed
+    broker = opened()
+    topic = fresh_topic(deployment, at="broker-b")
+    committed, left_open = halves_at(broker, topic, {"broker-b"})[:2]
+    end_all(broker, [committed], Verdict.COMMIT)
+    eventually(lambda: look_up(broker, committed, now()) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
+    deployment.broker("broker-b").kill()
+    # When only the slave is left; Then nobody sends, ends, or looks up there, with an old route or a new one
+    for client in (broker, opened()):
+        (outcome,) = client.prepare(messages(topic, 1), timeout=5)
+        assert isinstance(outcome, Outage)
+        (ended,) = client.resolve([Ending(left_open, Verdict.COMMIT)], monotonic() + 2)
+        assert ended.confirmation is Confirmation.UNANSWERED
+        for half in (committed, left_open):
+            assert look_up(client, half, now()) is Sighting.CANNOT_TELL
+
+
+def test_one_name_server_is_enough_and_none_is_for_known_topics(
+    deployment: Deployment, opened: Callable[[], RemotingBroker]
+) -> None:
+    # Given a sender that knows a topic
+    broker = opened()
+    topic, other = fresh_topic(deployment, at="broker-a"), fresh_topic(deployment, at="broker-a")
+    halves_at(broker, topic, {"broker-a"})
+    # When one of the name servers is killed; Then new senders and new topics work
+    deployment.name_servers[0].kill()
+    halves_at(broker, topic, {"broker-a"})
+    halves_at(opened(), other, {"broker-a"})
+    # When the other one is killed too; Then halves of known topics are stored, committed and looked up
+    deployment.name_servers[1].kill()
+    for _ in range(3):
+        halves = halves_at(broker, topic, {"broker-a"})
+    end_all(broker, halves, Verdict.COMMIT)
+    eventually(lambda: look_up(broker, halves[0], now()) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
+    # And unknown ones wait, for want of a name server
+    (outcome,) = broker.prepare(messages("never-heard-of", 1), timeout=5)
+    assert isinstance(outcome, Outage)
+    assert not outcome.partial
