@@ -3,14 +3,13 @@
 import threading
 from dataclasses import dataclass
 
-from apscheduler.schedulers.background import BackgroundScheduler
-
 from outbox.settings import Settings
 from outbox.store.operations import Operations
 from relay.events import Events
 from relay.keeper import LeaseKeeper
 from relay.loop import Loop
 from relay.reconciler import Reconciler
+from relay.schedule import Schedule
 
 _PURGE_ROWS = 500
 
@@ -33,28 +32,28 @@ class Daemon:
         self._work = work
         self._settings = settings
         self._stopping = threading.Event()
-        self._scheduler = BackgroundScheduler(job_defaults={"coalesce": True, "max_instances": 1}, timezone="UTC")
+        self._schedule = Schedule()
 
     def run(self) -> None:
         """Blocks until ``stop``; passes under way finish first."""
-        self._schedule()
-        self._scheduler.start()
+        self._plan()
+        self._schedule.start()
         try:
             self._work.loop.run()
         finally:
-            self._scheduler.shutdown(wait=True)
+            self._schedule.stop()
 
     def stop(self) -> None:
         """No new claims; ``run`` returns once the passes under way have ended."""
         self._stopping.set()
         self._work.loop.stop()
 
-    def _schedule(self) -> None:
+    def _plan(self) -> None:
         settings, work = self._settings, self._work
-        every = self._scheduler.add_job
-        every(work.keeper.renew, "interval", seconds=settings.lease / 3, id="renew", misfire_grace_time=None)
-        every(work.reconciler.run, "interval", seconds=settings.reconcile_every, id="reconcile")
-        every(self._purge, "interval", seconds=settings.purge_every, id="purge")
+        every = self._schedule.every
+        every(settings.lease / 3, work.keeper.renew, "renew", misfire_grace_time=None)
+        every(settings.reconcile_every, work.reconciler.run, "reconcile")
+        every(settings.purge_every, self._purge, "purge")
 
     def _purge(self) -> None:
         """Small batches until nothing is old enough, or the relay stops."""

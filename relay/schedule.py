@@ -1,0 +1,61 @@
+"""Work at intervals, whatever becomes of the host's wall clock."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from outbox.clock import monotonic
+
+_log = logging.getLogger("relay")
+
+#: Seconds between two looks at the clocks, and what they may drift apart meanwhile. NTP slews by 0.5 ms a second.
+_LOOK: Final = 1.0
+_DRIFT: Final = 0.5
+
+
+class Schedule:
+    """A scheduler that notices when the wall clock is set.
+
+    APScheduler plans by the wall clock: set back by an hour, it would do nothing for that hour.
+    """
+
+    def __init__(self, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = monotonic) -> None:
+        self._wall = wall
+        self._now = now
+        self._apart = wall() - now()
+        self._stopping = threading.Event()
+        self._scheduler = BackgroundScheduler(job_defaults={"coalesce": True, "max_instances": 1}, timezone="UTC")
+        self._watch = threading.Thread(target=self._watch_clocks, name="relay-clocks", daemon=True)
+
+    def every(self, seconds: float, work: Callable[[], object], name: str, **options: Any) -> None:
+        """Runs ``work`` that often, never twice at once; ``options`` of APScheduler's ``add_job``."""
+        self._scheduler.add_job(work, "interval", seconds=seconds, id=name, **options)
+
+    def start(self) -> None:
+        """From now on."""
+        self._scheduler.start()
+        self._watch.start()
+
+    def stop(self) -> None:
+        """Returns once the work under way is done."""
+        self._stopping.set()
+        self._watch.join()
+        self._scheduler.shutdown(wait=True)
+
+    def _watch_clocks(self) -> None:
+        while not self._stopping.wait(_LOOK):
+            self._compare_clocks()
+
+    def _compare_clocks(self) -> None:
+        apart = self._wall() - self._now()
+        step, self._apart = apart - self._apart, apart
+        if abs(step) < _DRIFT:
+            return
+        _log.warning("the host's wall clock was set by %+.1f s: scheduled work is planned again", step)
+        for job in self._scheduler.get_jobs():
+            job.modify(next_run_time=datetime.now(UTC))
