@@ -19,12 +19,18 @@ has_java() {
     [[ -n $version && $version -ge 11 ]]
 }
 
+has_datefudge() {
+    compgen -G '/usr/lib/*/datefudge/datefudge.so' >/dev/null
+}
+
 missing=()
 has_postgres || missing+=(postgresql)
 has mariadbd || missing+=(mariadb-server)
 has redis-server || has valkey-server || missing+=(redis-server)
 has_java || missing+=(default-jre-headless)
 has mvn || missing+=(maven)
+# Shifts the wall clock of a process.
+has_datefudge || missing+=(datefudge)
 
 if [[ ${#missing[@]} == 0 ]]; then
     exit 0
