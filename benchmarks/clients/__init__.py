@@ -1,0 +1,1 @@
+"""The clients that ``benchmarks.transports`` compares, each a program of its own."""

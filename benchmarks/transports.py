@@ -1,0 +1,220 @@
+"""Half + commit over every transport, and over the public clients bare, side by side on one broker.
+
+    python -m benchmarks.transports [--rounds 5] [--seconds 4] [--warm-up 10]
+
+Each client is a program of its own (``benchmarks.clients``, ``benchmarks/java``) with the threads and processes that
+suit it best. All stay up from the first round to the last, and work one after another: in each round each has
+``--settle`` seconds to get going, and is then measured for ``--seconds``. Before the first round all work for
+``--warm-up`` seconds each, so that the broker and the Java client have compiled what is hot.
+
+Of a client: committed messages a second, its own CPU time a message (all its processes, all threads), the broker's
+beside it, and the time from the half's first byte to the end of the commit, as p50 and p99 of the messages. Only the
+remoting transport waits for the broker's answer to COMMIT; the native and the Java client send it one-way, the gRPC
+client waits for the proxy alone: their times are shorter by that answer. A message in a batch takes as long as the
+batch, so the pipelined sides have longer times at their full rate; ``remoting, one at a time`` is the lone message.
+
+Ratios are taken within a round, one process of the remoting transport against the better of that family's sides, and
+the median of the rounds is reported: another load of the machine falls on both. The load average is said beside them.
+The last line is one JSON object: ``vs_native``, ``vs_grpc``, ``vs_java`` (null where that client is not installed),
+``client_us`` (CPU of the remoting transport), ``per_s`` by side. Nothing is asserted.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from benchmarks.clients.gate import TOPIC
+from tests.services.rocketmq import RocketMQ
+from tests.services.rocketmq.jars import jars, java
+
+VERSION: Final = "5.4.0"
+ROOT: Final = Path(__file__).parents[1]
+JAVA_SOURCE: Final = ROOT / "benchmarks" / "java" / "TransactionBench.java"
+#: The side that the others are compared with.
+REFERENCE: Final = "remoting"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to send: a client, its threads and its processes."""
+
+    name: str
+    family: str
+    command: Sequence[str]
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one side did in one round."""
+
+    per_s: float
+    client_us: float
+    broker_us: float
+    both_us: float
+    p50_ms: float
+    p99_ms: float
+    failed: int
+
+
+class Client:
+    """The processes of one side, resting between rounds."""
+
+    def __init__(self, side: Side, home: str) -> None:
+        """``home``: where the public clients may write their logs."""
+        self.side = side
+        environment = {**os.environ, "HOME": home, "ROCKETMQ_CLIENT_LOG_DIR": home}
+        self._processes = [
+            subprocess.Popen(
+                side.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+            )
+            for _ in range(side.processes)
+        ]
+
+    def work(self, settle: float, seconds: float, broker: psutil.Process) -> Figures:
+        """Lets all processes work at once."""
+        before = _cpu(broker)
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{settle} {seconds}\n")
+            process.stdin.flush()
+        reports = [self._report(process) for process in self._processes]
+        count = sum(report["count"] for report in reports) or 1
+        client_us = 1e6 * sum(report["cpu_seconds"] for report in reports) / count
+        broker_us = 1e6 * (_cpu(broker) - before) / count * seconds / (settle + seconds)
+        return Figures(
+            per_s=sum(report["count"] / report["seconds"] for report in reports),
+            client_us=client_us,
+            broker_us=broker_us,
+            both_us=client_us + broker_us,
+            p50_ms=statistics.mean(report["p50_ms"] for report in reports),
+            p99_ms=max(report["p99_ms"] for report in reports),
+            failed=int(sum(report["failed"] for report in reports)),
+        )
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for process in self._processes:
+            process.communicate()
+
+    def _report(self, process: "subprocess.Popen[str]") -> dict[str, float]:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.side.name}: the client ended with {process.wait()}; see above what it said")
+        report: dict[str, float] = json.loads(line)
+        return report
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def sides(namesrv: str, body: int) -> list[Side]:
+    """The sides, the reference first."""
+    python = [sys.executable, "-m"]
+    remoting = [*python, "benchmarks.clients.port", f"rocketmq://{namesrv}"]
+    return [
+        Side(REFERENCE, "remoting", [*remoting, "2", "256", str(body)]),
+        Side("remoting, 2 processes", "remoting x 2", [*remoting, "2", "256", str(body)], processes=2),
+        Side("remoting, one at a time", "latency", [*remoting, "1", "1", str(body)]),
+        *(
+            Side(f"java, {threads} threads", "java", [*_java(), namesrv, TOPIC, str(threads), str(body)])
+            for threads in (16, 64)
+        ),
+    ]
+
+
+def _java() -> list[str]:
+    """The Java client: the broker's own jars hold it."""
+    path = ":".join(map(str, (JAVA_SOURCE.parent, *jars(VERSION))))
+    return [java(), "-Xmx512m", "-cp", path, str(JAVA_SOURCE)]
+
+
+@contextmanager
+def clients(every: Sequence[Side]) -> Iterator[list[Client]]:
+    """All sides' processes, up and resting."""
+    with tempfile.TemporaryDirectory() as home, ExitStack() as stack:
+        started = [Client(side, home) for side in every]
+        for client in started:
+            stack.callback(client.close)
+        yield started
+
+
+def main() -> None:
+    """Runs the benchmark and prints its table."""
+    parser = argparse.ArgumentParser(description="The transports and the public clients, side by side")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--settle", type=float, default=1.0)
+    parser.add_argument("--warm-up", type=float, default=10.0)
+    parser.add_argument("--body", type=int, default=512)
+    options = parser.parse_args()
+    rounds: list[dict[str, Figures]] = []
+    with RocketMQ(checks="default", version=VERSION, optimised=True) as cluster:
+        cluster.create_topics([TOPIC])
+        broker = psutil.Process(cluster.broker.pid)
+        every = sides(cluster.namesrv, options.body)
+        with clients(every) as started:
+            for client in started:
+                client.work(options.warm_up, options.settle, broker)
+            for _ in range(options.rounds):
+                load = os.getloadavg()[0]
+                rounds.append({it.side.name: it.work(options.settle, options.seconds, broker) for it in started})
+                print(f"round {len(rounds)}: load {load:.1f}", *map(_brief, rounds[-1].items()), sep="  ", flush=True)
+    report(every, rounds)
+
+
+def _brief(item: tuple[str, Figures]) -> str:
+    return f"{item[0]} {item[1].per_s:.0f}/s"
+
+
+def report(every: Sequence[Side], rounds: Sequence[dict[str, Figures]]) -> None:
+    """The table and the figures."""
+    titles = ("per s", "client µs", "broker µs", "both µs", "p50 ms", "p99 ms", "failed")
+    print(f"\n{'side':<26} {' '.join(f'{title:>9}' for title in titles)}")
+    for side in every:
+        print(_row(side.name, [each[side.name] for each in rounds]))
+    families: dict[str, list[str]] = defaultdict(list)
+    for side in every:
+        families[side.family].append(side.name)
+    figures = {f"vs_{family}": _ratio(rounds, families[family]) for family in ("native", "grpc", "java")}
+    figures |= {"two_processes": _ratio(rounds, ["remoting, 2 processes"])}
+    own = [each[REFERENCE] for each in rounds]
+    per_s = {side.name: round(statistics.median(each[side.name].per_s for each in rounds)) for side in every}
+    client_us = round(statistics.median(it.client_us for it in own), 1)
+    load = round(os.getloadavg()[2], 1)
+    print(json.dumps({"benchmark": "transports", **figures, "client_us": client_us, "per_s": per_s, "load": load}))
+
+
+def _row(name: str, measured: Sequence[Figures]) -> str:
+    columns = {"per_s": 0, "client_us": 0, "broker_us": 0, "both_us": 0, "p50_ms": 2, "p99_ms": 2}
+    medians = (
+        f"{statistics.median(getattr(it, column) for it in measured):>9.{digits}f}"
+        for column, digits in columns.items()
+    )
+    return f"{name:<26} {' '.join(medians)} {sum(it.failed for it in measured):>9}"
+
+
+def _ratio(rounds: Sequence[dict[str, Figures]], others: Sequence[str]) -> float | None:
+    """Median over the rounds of the reference's rate by the best of the others'."""
+    if not others:
+        return None
+    return round(statistics.median(it[REFERENCE].per_s / max(it[name].per_s for name in others) for it in rounds), 2)
+
+
+if __name__ == "__main__":
+    main()
