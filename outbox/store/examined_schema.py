@@ -76,9 +76,9 @@ def _in_words(found: Any) -> Iterator[str]:
             yield f"column {each[2]}.{each[3]} differs ({each[0].removeprefix('modify_')})"
         return
     what = found[0].removeprefix("add_").removeprefix("remove_")
-    named = found[-1]
-    verb = "is missing" if found[0].startswith("add_") else "differs"
-    yield f"{what} {getattr(named, 'name', named)} {verb}"
+    named = str(getattr(found[-1], "name", found[-1]))
+    where = f"{found[2]}." if what == "column" else ""
+    yield f"{what} {where}{named} {'is missing' if found[0].startswith('add_') else 'differs'}"
 
 
 def _is_for(connection: Connection, index: sa.Index) -> bool:
