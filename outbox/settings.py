@@ -52,6 +52,8 @@ class Settings(BaseSettings):
     origin: str = ""
     #: Producer group; "" means ``outbox-<origin>``.
     group: str = ""
+    #: RocketMQ namespace of all topics and groups: the prefix ``<namespace>%`` on the wire; "": none.
+    namespace: Annotated[str, Field(pattern="^[A-Za-z0-9_-]*$", max_length=63)] = ""
     #: A user of a broker with ACL, and the key that signs its requests: both, or neither.
     access_key: str = ""
     secret_key: SecretStr = SecretStr("")

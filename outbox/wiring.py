@@ -11,6 +11,7 @@ from outbox.brokers.embedded.source import EmbeddedSource
 from outbox.brokers.embedded.timing import BrokerTiming
 from outbox.brokers.examiner import Examiner
 from outbox.brokers.ledger import Ledger
+from outbox.brokers.namespaces import Namespace
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.broker import RemotingBroker
@@ -42,41 +43,54 @@ def open_broker(settings: Settings) -> Broker:
     """The broker under the settings' producer group; nothing is dialled before it is needed."""
     scheme, address = _split(settings.broker_url)
     openers: dict[str, Callable[[str, Settings], Broker]] = {"embedded": _embedded, "rocketmq": _remoting}
-    return openers[scheme](address, settings)
+    return _namespace(settings).broker(openers[scheme](address, settings))
 
 
 def open_source(settings: Settings, topics: Collection[str], group: str) -> Source:
     """A consumer group's view of topics."""
     scheme, address = _split(settings.broker_url)
+    space = _namespace(settings)
+    group, topics = space.wrap(group), tuple(space.wrap(topic) for topic in topics)
     if scheme == "embedded":
-        return EmbeddedSource(_file(address), group, tuple(topics), settings=broker_timing(settings))
-    return PopSource(address, group, tuple(topics), dialler=_dial(settings), sign=_sign(settings))
+        return space.source(EmbeddedSource(_file(address), group, topics, settings=broker_timing(settings)))
+    return space.source(PopSource(address, group, topics, dialler=_dial(settings), sign=_sign(settings)))
 
 
 def open_ledger(settings: Settings) -> Ledger:
     """What an audit reads of the broker; nothing is dialled before it is needed."""
     scheme, address = _split(settings.broker_url)
+    space = _namespace(settings)
     if scheme == "embedded":
-        return EmbeddedLedger(_file(address), broker_timing(settings))
-    return RemotingLedger(address, dialler=_dial(settings), sign=_sign(settings))
+        return space.ledger(EmbeddedLedger(_file(address), broker_timing(settings)))
+    return space.ledger(RemotingLedger(address, dialler=_dial(settings), sign=_sign(settings)))
 
 
 def open_examiner(settings: Settings) -> Examiner | None:
     """What ``doctor`` reads of the broker; None: the transport has no name server to ask. Nothing is dialled yet."""
     scheme, address = _split(settings.broker_url)
+    space = _namespace(settings)
     if scheme == "embedded":
-        return EmbeddedExaminer(_file(address), broker_timing(settings))
+        return space.examiner(EmbeddedExaminer(_file(address), broker_timing(settings)))
     if scheme not in _WITH_NAME_SERVERS:
         return None
-    return RemotingExaminer(address, dialler=_dial(settings), sign=_sign(settings))
+    return space.examiner(RemotingExaminer(address, dialler=_dial(settings), sign=_sign(settings)))
 
 
 def _embedded(address: str, settings: Settings) -> Broker:
-    return EmbeddedBroker(_file(address), settings.producer_group, broker_timing(settings))
+    return EmbeddedBroker(_file(address), _group(settings), broker_timing(settings))
 
 
 def _remoting(address: str, settings: Settings) -> Broker:
-    return RemotingBroker(address, settings.producer_group, dialler=_dial(settings), sign=_sign(settings))
+    return RemotingBroker(address, _group(settings), dialler=_dial(settings), sign=_sign(settings))
+
+
+def _namespace(settings: Settings) -> Namespace:
+    return Namespace(settings.namespace)
+
+
+def _group(settings: Settings) -> str:
+    """The producer group as the broker knows it."""
+    return _namespace(settings).wrap(settings.producer_group)
 
 
 def _sign(settings: Settings) -> Sign | None:

@@ -157,3 +157,13 @@ def test_files_for_tls_without_tls_are_refused(name: str) -> None:
 def test_a_key_needs_its_certificate() -> None:
     assert refused(tls=True, tls_key="a.key").startswith("tls_key: ")
     assert load(tls=True, tls_certificate="a.pem", tls_key="a.key").tls_check_host
+
+
+@pytest.mark.parametrize("namespace", ["east", "team_1-blue", ""])
+def test_a_namespace_is_a_plain_name(namespace: str) -> None:
+    assert load(namespace=namespace).namespace == namespace
+
+
+@pytest.mark.parametrize("namespace", ["east%west", "a b", "n" * 64])
+def test_a_namespace_that_is_no_name_is_refused(namespace: str) -> None:
+    assert "OUTBOX_NAMESPACE" in refused(namespace=namespace)
