@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from outbox import Outbox
+from outbox import Outbox, faults
 from outbox.store.database import parsed
 
 metadata = sa.MetaData()
@@ -54,6 +54,7 @@ def _inbox() -> Any:
     @inbox.handler(topic=os.environ["SHOP_TOPIC"])
     def on_paid(message: Any, session: Session) -> None:
         session.execute(effects.insert().values(key=message.key))
+        faults.point("consumer.in_handler")
 
     return inbox
 

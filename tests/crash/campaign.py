@@ -15,14 +15,21 @@ from outbox.store.database import Database
 from tests.acceptance.conftest import rocketmq_stack
 from tests.crash.audit import Audit, audited
 from tests.crash.cluster import Cluster
-from tests.crash.faults import FAULTS, Target, dealt
+from tests.crash.faults import FAULTS, dealt
 from tests.crash.fleet import Fleet
+from tests.crash.target import Target
 from tests.services.databases import fresh_database
 from tests.services.mariadb import MariaDB
 from tests.services.postgres import Postgres
 from tests.services.server import Server
 
 SERVERS: Final[dict[str, Callable[[], Server]]] = {"postgresql": Postgres, "mariadb": MariaDB}
+#: What relays and check-back processes may use; the consumer always uses the first.
+TRANSPORTS: Final[dict[str, Callable[[Cluster], str]]] = {
+    "remoting": lambda cluster: f"rocketmq://{cluster.namesrv}",
+    "native": lambda cluster: f"rocketmq+native://{cluster.namesrv}",
+    "grpc": lambda cluster: f"rocketmq+grpc://{cluster.grpc_proxy()}",
+}
 #: Seconds within which everything must be visible after the last fault. Generous: the machine may be busy.
 DRAINED: Final = 180.0
 #: Seconds for which the topic is watched after that: a copy too many would come with a late check or commit.
@@ -31,12 +38,28 @@ WATCHED: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a campaign does; the same seed deals the same faults."""
+    """What a campaign does; the same seed deals the same faults, each with the same dice."""
 
     database: str
     faults: int
     rows: int
     seed: int
+    transport: str = "remoting"
+    #: Faults of the seed before this one are left out, with their rows.
+    first: int = 1
+    #: Only faults whose names contain this.
+    only: str = ""
+
+    def dealt(self) -> Iterator[tuple[int, str, Random]]:
+        """Number, name and dice of each fault."""
+        names = (name for name in dealt(self.seed) if self.only in name)
+        for number, name in enumerate(islice(names, self.faults), 1):
+            if number >= self.first:
+                yield number, name, Random(f"{self.seed}/{number}")
+
+    def batch(self, number: int) -> tuple[int, int]:
+        """The first and the last order that are written while this fault strikes."""
+        return self.rows * (number - 1) // self.faults + 1, self.rows * number // self.faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +75,24 @@ class Struck:
 
 def run(plan: Plan, told: Callable[[Struck], None]) -> Audit:
     """Runs the campaign; ``told`` hears of each fault once it has struck."""
-    with SERVERS[plan.database]() as database, Cluster() as cluster, _fleet(database, cluster) as fleet:
-        target = Target(fleet, database, cluster.broker, Random(plan.seed))
+    with deployed(plan.database, plan.transport) as (database, cluster, fleet):
         fleet.revive()
-        for struck in _attack(plan, target):
-            told(struck)
-        _drain(fleet)
-        return audited(fleet, plan.faults, plan.rows)
+        for number, fault, dice in plan.dealt():
+            told(_strike(Target(fleet, database, cluster, dice), number, fault, plan.batch(number)))
+        drain(fleet)
+        return audited(fleet, plan.faults - plan.first + 1, range(plan.batch(plan.first)[0], plan.rows + 1))
 
 
-def _attack(plan: Plan, target: Target) -> Iterator[Struck]:
-    ends = [plan.rows * number // plan.faults for number in range(plan.faults + 1)]
-    for number, fault in enumerate(islice(dealt(target.random), plan.faults)):
-        fleet, known = target.fleet, len(target.fleet.fallen)
-        fleet.write(ends[number] + 1, ends[number + 1])
-        moment = FAULTS[fault](target)
-        fleet.revive()
-        fleet.finish_batch(DRAINED)
-        yield Struck(number + 1, fault, moment, fleet.fallen[known:])
+def _strike(target: Target, number: int, fault: str, batch: tuple[int, int]) -> Struck:
+    fleet, known = target.fleet, len(target.fleet.fallen)
+    fleet.write(*batch)
+    moment = FAULTS[fault](target)
+    fleet.revive()
+    fleet.finish_batch(DRAINED)
+    return Struck(number, fault, moment, fleet.fallen[known:])
 
 
-def _drain(fleet: Fleet) -> None:
+def drain(fleet: Fleet) -> None:
     """Waits until nothing is owed, and then for what should not come."""
     fleet.wait("every row to be delivered", fleet.finished, DRAINED)
     fleet.wait("every effect", lambda: len(fleet.effects()) >= len(fleet.committed()), DRAINED)
@@ -81,13 +101,20 @@ def _drain(fleet: Fleet) -> None:
 
 
 @contextmanager
-def _fleet(database: Server, cluster: Cluster) -> Iterator[Fleet]:
-    with tempfile.TemporaryDirectory(prefix="outbox-crash-") as folder, fresh_database(database.url) as url:
+def deployed(database: str, transport: str = "remoting") -> Iterator[tuple[Server, Cluster, Fleet]]:
+    """A database and a cluster of its own for a fleet that is not started yet."""
+    with (
+        SERVERS[database]() as server,
+        Cluster() as cluster,
+        tempfile.TemporaryDirectory(prefix="outbox-crash-") as folder,
+        fresh_database(server.url) as url,
+    ):
         migrated = Database(url)
         migrate.upgrade(migrated)
         migrated.close()
-        fleet = Fleet(Path(folder), url, *rocketmq_stack(cluster.namesrv))
+        stack = rocketmq_stack(cluster.namesrv)
+        fleet = Fleet(Path(folder), url, *stack, relay_broker_url=TRANSPORTS[transport](cluster))
         try:
-            yield fleet
+            yield server, cluster, fleet
         finally:
             fleet.stop()

@@ -11,13 +11,15 @@ from tests.services.rocketmq.configuration import CHECKS
 
 #: Where the broker listens; it announces 127.0.0.1 with the same port, where the proxy stands.
 BEHIND: Final = "127.0.0.2"
+#: Milliseconds after which a new name server knows the broker again: as few as the broker takes.
+REGISTERED: Final = 10_000
 
 
 class ProxiedBroker(BrokerServer):
     """A broker behind a proxy: clients, and the question whether it is ready, go through that."""
 
     def __init__(self, name_server: str) -> None:
-        settings = {**CHECKS["fast"], "bindAddress": BEHIND}
+        settings = {**CHECKS["fast"], "bindAddress": BEHIND, "registerNameServerPeriod": REGISTERED}
         super().__init__(DEFAULT_VERSION, name_server, settings, optimised=False)
         self._network: Proxy | None = None
 
@@ -47,21 +49,25 @@ class Cluster:
 
     def __init__(self) -> None:
         _require_second_address()
-        self._name_server = NameServer(DEFAULT_VERSION, optimised=False)
+        self.name_server = NameServer(DEFAULT_VERSION, optimised=False)
         self.broker: ProxiedBroker
 
     @property
     def namesrv(self) -> str:
         """``host:port`` of the name server."""
-        return self._name_server.url
+        return self.name_server.url
+
+    def grpc_proxy(self) -> str:
+        """``host:port`` of a RocketMQ proxy for gRPC clients."""
+        raise ServiceMissing("the RocketMQ proxy is not among the servers of the tests yet: use another --transport")
 
     def __enter__(self) -> Self:
-        self._name_server.start()
+        self.name_server.start()
         try:
             self.broker = ProxiedBroker(self.namesrv)
             self.broker.start()
         except BaseException:
-            self._name_server.stop()
+            self.name_server.stop()
             raise
         return self
 
@@ -71,7 +77,7 @@ class Cluster:
         try:
             self.broker.stop()
         finally:
-            self._name_server.stop()
+            self.name_server.stop()
 
 
 def _require_second_address() -> None:

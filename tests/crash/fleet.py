@@ -9,6 +9,7 @@ from typing import Final
 
 import psutil
 
+from outbox import faults
 from tests.acceptance.deployment import Deployment, Seen
 
 #: Several passes for a batch; short leases, but a window in which a busy machine gets its look-ups done.
@@ -41,19 +42,40 @@ class Fleet(Deployment):
     """Two relays, two check-back processes, a consumer, and a producer for each batch of orders."""
 
     def __init__(
-        self, folder: Path, database_url: str, broker_url: str, topic: str, visible: Callable[[], list[Seen]]
+        self,
+        folder: Path,
+        database_url: str,
+        broker_url: str,
+        topic: str,
+        visible: Callable[[], list[Seen]],
+        *,
+        relay_broker_url: str | None = None,
     ) -> None:
+        """``relay_broker_url``: relays and check-back processes use another transport than the consumer."""
         super().__init__(folder, database_url, broker_url, topic, visible)
+        self._relay_broker_url = relay_broker_url or broker_url
         #: Who ended otherwise than by SIGKILL, with exit code and last words: there should be none.
         self.fallen: list[str] = []
         self._crew: dict[str, subprocess.Popen[bytes]] = {}
         self._batch: tuple[str, str] | None = None
 
-    def launch(self, role: str, fault: str = "") -> None:
+    def launch(self, role: str, *arguments: str, fault: str = "", **environment: str) -> None:
         """Starts a role; a process that still plays it is killed before. ``fault`` arms a point."""
         self.kill(role)
-        group = ("--group", f"shop-{self.topic}") if COMMANDS[role] is CONSUMER else ()
-        self._crew[role] = self.outbox(*COMMANDS[role], *group, fault=fault, **SETTINGS)
+        consumes = COMMANDS[role] is CONSUMER
+        url = {} if consumes else {"OUTBOX_BROKER_URL": self._relay_broker_url}
+        group = ("--group", f"shop-{self.topic}") if consumes else ()
+        started = self.outbox(*COMMANDS[role], *group, *arguments, fault=fault, **SETTINGS, **url, **environment)
+        self._crew[role] = started
+
+    def late(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts an ``outbox`` process of ``tests.crash.late``."""
+        return self._start(["-m", "tests.crash.late", *arguments], SETTINGS)
+
+    def enlist(self, role: str, process: subprocess.Popen[bytes]) -> None:
+        """Lets a process that was started otherwise play a role; one that still plays it is killed before."""
+        self.kill(role)
+        self._crew[role] = process
 
     def kill(self, role: str) -> None:
         """SIGKILL, to a stopped process as well."""
@@ -104,6 +126,15 @@ class Fleet(Deployment):
         """SIGKILL."""
         self._crew["producer"].kill()
 
+    def producer_ended(self) -> bool:
+        """Whether it has written its batch, or died."""
+        return self.dead("producer")
+
+    def rearm_producer(self, fault: str) -> None:
+        """Kills it and starts the batch again with a point armed; what is committed stays."""
+        self.kill("producer")
+        self._start_batch(fault)
+
     def finish_batch(self, deadline: float) -> None:
         """Waits until the batch is written, by one producer after another."""
         self.wait("the batch to be written", self._written, deadline)
@@ -113,9 +144,10 @@ class Fleet(Deployment):
         """By its log: relays and check-back processes listen for checks, the consumer consumes."""
         return any(word in self.said(self._crew[role]) for word in (" listening groups=", " consuming "))
 
-    def _start_batch(self) -> None:
+    def _start_batch(self, fault: str = "") -> None:
         assert self._batch is not None
-        self._crew["producer"] = self._start(["-m", "tests.crash.producer", *self._batch], {})
+        armed = {faults.VARIABLE: fault} if fault else {}
+        self._crew["producer"] = self._start(["-m", "tests.crash.producer", *self._batch], armed)
 
     def _written(self) -> bool:
         code = self._crew["producer"].poll()

@@ -10,7 +10,7 @@ import time
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from outbox import Outbox
+from outbox import Outbox, faults
 from tests.acceptance.shop import ROLLED_BACK, open_engine, orders
 
 #: Orders a second, so that a fault finds some in each stage.
@@ -25,6 +25,8 @@ def write(engine: sa.Engine, outbox: Outbox, number: int) -> None:
         outbox.add(session, topic=os.environ["SHOP_TOPIC"], key=key, payload={"order": number}, tag="paid")
         if number % ROLLED_BACK == 0:
             transaction.rollback()
+        faults.point("producer.before_commit")
+    faults.point("producer.after_commit")
 
 
 def write_surely(engine: sa.Engine, outbox: Outbox, number: int) -> None:

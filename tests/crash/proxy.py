@@ -1,4 +1,4 @@
-"""A loopback TCP proxy that makes a network bad: it stalls, cuts, and loses answers."""
+"""A loopback TCP proxy that makes a network bad: it stalls, cuts, loses one direction, holds requests for long."""
 
 import socket
 import threading
@@ -14,8 +14,12 @@ class Link:
 
     def __init__(self, client: socket.socket, server: socket.socket, rest: Callable[[], None]) -> None:
         self._client, self._server, self._rest = client, server, rest
-        #: Answers are read and thrown away; such a link must be cut, since half a frame may be missing.
-        self.loses_answers = False
+        #: Directions whose bytes are read and thrown away; such a link must be cut, since half a frame may be missing.
+        self.loses_requests = self.loses_answers = False
+        #: How many more bytes of requests pass before the link ends.
+        self.allowance: int | None = None
+        self._passing = threading.Event()
+        self._passing.set()
         for source, target in ((client, server), (server, client)):
             threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
 
@@ -27,17 +31,40 @@ class Link:
 
     def close(self) -> None:
         """Gives the sockets back."""
+        self._passing.set()
         self.cut()
         self._client.close()
         self._server.close()
+
+    def hold_requests(self) -> None:
+        """Keeps what the client sends, also beyond the client's own end."""
+        self._passing.clear()
+
+    def release_requests(self) -> None:
+        """Lets what was kept go on."""
+        self._passing.set()
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):  # a peer that is gone ends the link: this is what clients are tested against
             while chunk := source.recv(1 << 16):
                 self._rest()
-                if not (self.loses_answers and source is self._server):
+                if source is self._client:
+                    self._pass_request(chunk)
+                elif not self.loses_answers:
                     target.sendall(chunk)
+        self._passing.wait()
         self.cut()
+
+    def _pass_request(self, chunk: bytes) -> None:
+        self._passing.wait()
+        if self.loses_requests:
+            return
+        if self.allowance is not None:
+            chunk = chunk[: self.allowance]
+            self.allowance -= len(chunk)
+        self._server.sendall(chunk)
+        if self.allowance == 0:
+            self.cut()
 
 
 class Proxy:
@@ -51,9 +78,13 @@ class Proxy:
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
-    def stall(self, seconds: float) -> None:
-        """Passes nothing on for so long; then everything, so that nothing is later than that."""
+    def hold_back(self, seconds: float) -> None:
+        """Passes nothing on for so long, then everything, so that nothing is later than that; does not wait for it."""
         self._stalled_until = time.monotonic() + seconds
+
+    def stall(self, seconds: float) -> None:
+        """As ``hold_back``, until it is over."""
+        self.hold_back(seconds)
         time.sleep(seconds)
 
     def cut(self) -> None:
@@ -61,14 +92,46 @@ class Proxy:
         for link in list(self._links):
             link.cut()
 
+    def cut_after(self, limit: int, seconds: float) -> None:
+        """Ends each present connection once ``limit`` more bytes of requests have passed; at the latest in the end."""
+        links = list(self._links)
+        for link in links:
+            link.allowance = limit
+        time.sleep(seconds)
+        for link in links:
+            link.cut()
+
     def lose_answers(self, seconds: float) -> None:
         """Requests arrive, answers do not; afterwards the connections that lost some are cut."""
-        deaf = list(self._links)
-        for link in deaf:
+        links = list(self._links)
+        for link in links:
             link.loses_answers = True
         time.sleep(seconds)
-        for link in deaf:
+        for link in links:
             link.cut()
+
+    def lose_requests(self, seconds: float) -> None:
+        """Answers arrive, requests do not; afterwards the connections that lost some are cut."""
+        links = list(self._links)
+        for link in links:
+            link.loses_requests = True
+        time.sleep(seconds)
+        for link in links:
+            link.cut()
+
+    def hold_requests(self) -> Callable[[], None]:
+        """Keeps all requests on the present connections, even if the client gives up; call what is returned to let
+        them go on."""
+        links = list(self._links)
+        for link in links:
+            link.hold_requests()
+
+        def release() -> None:
+            """What was kept reaches the broker now."""
+            for link in links:
+                link.release_requests()
+
+        return release
 
     def close(self) -> None:
         """Ends the listener and all connections."""
