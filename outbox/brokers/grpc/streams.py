@@ -1,0 +1,147 @@
+"""The telemetry stream to one proxy: tells it the topics whose checks we answer, and brings the checks."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from grpc.aio import AioRpcError
+
+from outbox.brokers.base import Check
+from outbox.brokers.grpc.channels import Channel, Channels
+from outbox.brokers.grpc.halves import half_of
+from outbox.brokers.grpc.library import (
+    ClientType,
+    Code,
+    HeartbeatRequest,
+    NotifyClientTerminationRequest,
+    TelemetryCommand,
+)
+from outbox.clock import monotonic
+
+log = logging.getLogger(__name__)
+
+#: Seconds between heartbeats, as the client's own producer sends them.
+HEARTBEAT: Final = 10.0
+#: Seconds after which the topics are told again although nothing has changed.
+_TOLD_AGAIN: Final = 300.0
+#: Seconds after which a registration is no longer taken for granted.
+_STALE: Final = 3 * HEARTBEAT
+#: Seconds for a call.
+WITHIN: Final = 3.0
+_STREAM_TIMEOUT: Final = 365 * 86400.0
+_SETTINGS_TIMEOUT_SECONDS: Final = 3
+
+#: Called for each check, with the channel that it came by; on the event loop, so it must not wait.
+OnQuestion = Callable[[Check, Channel], None]
+
+
+class Stream:
+    """One stream; when it has ended, another one has to be opened. Belongs on the event loop."""
+
+    def __init__(self, channels: Channels, endpoints: Any, on_question: OnQuestion) -> None:
+        """``Unreachable`` after the client's close."""
+        self.endpoints = endpoints
+        self.channel = channels.get(endpoints)
+        self._channels = channels
+        self._on_question = on_question
+        self._told: frozenset[str] | None = None
+        self._told_at = 0.0
+        self._acknowledged: frozenset[str] | None = None
+        self._heartbeat_at = 0.0
+        self._call = self.channel.stub.Telemetry(metadata=channels.metadata(), timeout=_STREAM_TIMEOUT)
+        self._reader = asyncio.ensure_future(self._read())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stream brings nothing any more."""
+        return self._reader.done()
+
+    def holds(self, topics: frozenset[str]) -> bool:
+        """Whether the proxy has acknowledged these topics, and a heartbeat lately."""
+        return not self.ended and self._acknowledged == topics and monotonic() - self._heartbeat_at < _STALE
+
+    async def tend(self, topics: frozenset[str]) -> None:
+        """Tells the topics where they are new, and sends a heartbeat where one is due."""
+        if self._told != topics or monotonic() - self._told_at > _TOLD_AGAIN:
+            await self._tell(topics)
+        if self._acknowledged is not None and monotonic() - self._heartbeat_at > HEARTBEAT:
+            await self._beat()
+
+    async def _tell(self, topics: frozenset[str]) -> None:
+        self._told, self._told_at, self._acknowledged = topics, monotonic(), None
+        async with asyncio.timeout(WITHIN):
+            await self._call.write(self._settings(topics))
+
+    async def _beat(self) -> None:
+        request = HeartbeatRequest()
+        request.client_type = ClientType.PRODUCER
+        answer = await self.channel.stub.Heartbeat(request, metadata=self._channels.metadata(), timeout=WITHIN)
+        if answer.status.code == Code.OK:
+            self._heartbeat_at = monotonic()
+        else:  # a proxy that does not know us wants to be told again
+            log.warning(
+                "proxy %s: heartbeat: code %d: %s", self.channel.name, answer.status.code, answer.status.message
+            )
+            self._told = None
+
+    def _settings(self, topics: frozenset[str]) -> Any:
+        command = TelemetryCommand()
+        settings = command.settings
+        settings.client_type = ClientType.PRODUCER
+        settings.access_point.CopyFrom(self.endpoints.endpoints)
+        settings.request_timeout.seconds = _SETTINGS_TIMEOUT_SECONDS
+        settings.publishing.validate_message_type = True
+        for topic in sorted(topics):
+            settings.publishing.topics.add().name = topic
+        return command
+
+    async def _read(self) -> None:
+        reason = "the proxy ended it"
+        try:
+            async for command in self._call:
+                self._take(command)
+        except AioRpcError as error:
+            reason = f"{error.code().name}: {error.details()}"
+        log.warning(
+            "proxy %s: the stream that brings checks is broken (%s); it is opened again", self.channel.name, reason
+        )
+
+    def _take(self, command: Any) -> None:
+        kind = command.WhichOneof("command")
+        if kind == "settings":
+            self._acknowledge(command)
+        elif kind == "recover_orphaned_transaction_command":
+            self._ask(command.recover_orphaned_transaction_command)
+
+    def _acknowledge(self, command: Any) -> None:
+        status = command.status
+        if status.code in (Code.OK, Code.CODE_UNSPECIFIED):
+            self._acknowledged = self._told
+        else:
+            log.warning("proxy %s: topics refused: code %d: %s", self.channel.name, status.code, status.message)
+
+    def _ask(self, command: Any) -> None:
+        message = command.message
+        properties = dict(message.user_properties)
+        half_id = message.system_properties.message_id
+        half = half_of(message.topic.name, half_id, self.channel.name, command.transaction_id)
+        times = properties.get("TRANSACTION_CHECK_TIMES", "")
+        self._on_question(Check(half, properties, int(times) if times.isdecimal() else 0), self.channel)
+
+    async def close(self) -> None:
+        """Ends the stream."""
+        self._reader.cancel()
+        self._call.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Tells the proxy that it should ask others, then ends the stream."""
+        request = NotifyClientTerminationRequest()
+        try:
+            await self.channel.stub.NotifyClientTermination(
+                request, metadata=self._channels.metadata(), timeout=WITHIN / 3
+            )
+        except AioRpcError as error:
+            log.info("proxy %s: left without a word: %s", self.channel.name, error.details())
+        await self.close()
