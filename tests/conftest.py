@@ -1,9 +1,10 @@
 """The servers that tests share, and a fresh database for each test.
 
 A server is started at its first use and serves the whole session. ``OUTBOX_TEST_POSTGRES_URL``,
-``OUTBOX_TEST_MARIADB_URL``, ``OUTBOX_TEST_REDIS_URL`` (SQLAlchemy and Redis URLs of a user that may create databases)
-and ``OUTBOX_TEST_ROCKETMQ`` (``host:port`` of a name server) name running servers to use instead. A server that is not
-installed skips its tests on a laptop and fails them with ``CI=true``.
+``OUTBOX_TEST_MARIADB_URL``, ``OUTBOX_TEST_REDIS_URL`` (SQLAlchemy and Redis URLs of a user that may create databases),
+``OUTBOX_TEST_ROCKETMQ`` (``host:port`` of a name server) and ``OUTBOX_TEST_ROCKETMQ_PROXY`` (``host:port`` of a proxy
+before it) name running servers to use instead. A server that is not installed skips its tests on a laptop and fails
+them with ``CI=true``.
 
 Tests that crash a server start one of their own: ``with require(Postgres) as server: ... server.kill()``.
 """
@@ -52,6 +53,15 @@ def rocketmq() -> Iterator[str]:
 
     with running_cluster() as name_server:
         yield name_server
+
+
+@pytest.fixture(scope="session")
+def rocketmq_proxy(rocketmq: str) -> Iterator[str]:
+    """``host:port`` of a RocketMQ 5 proxy before the shared cluster, for gRPC clients."""
+    from tests.services.rocketmq.proxy import Proxy
+
+    with shared("OUTBOX_TEST_ROCKETMQ_PROXY", lambda: Proxy(rocketmq)) as address:
+        yield address
 
 
 @pytest.fixture(params=BACKENDS)

@@ -3,11 +3,12 @@
 import pytest
 
 from tests.contracts.embedded_rig import embedded_rig  # noqa: F401 -- a fixture
+from tests.contracts.grpc_rig import grpc_rig, grpc_topics  # noqa: F401 -- fixtures
 from tests.contracts.remoting_rig import remoting_rig, remoting_topics  # noqa: F401 -- fixtures
 from tests.contracts.rig import Rig
 
 #: Each name has a fixture ``<name>_rig``.
-TRANSPORTS = ("embedded", "remoting")
+TRANSPORTS = ("embedded", "remoting", "grpc")
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -21,6 +22,12 @@ def rig(request: pytest.FixtureRequest) -> Rig:
 def topic(rig: Rig) -> str:
     """A topic of the test's own."""
     return rig.fresh_topic()
+
+
+@pytest.fixture
+def plain_topic(rig: Rig) -> str:
+    """A topic of the test's own for plain messages."""
+    return rig.fresh_plain_topic()
 
 
 @pytest.fixture

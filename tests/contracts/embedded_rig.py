@@ -50,6 +50,10 @@ class EmbeddedRig:
         """Any name: topics come to be by sending."""
         return f"topic-{next(self._numbers)}"
 
+    def fresh_plain_topic(self) -> str:
+        """As ``fresh_topic``: topics take both kinds."""
+        return self.fresh_topic()
+
     def fresh_group(self) -> str:
         """Any name."""
         return f"group-{next(self._numbers)}"

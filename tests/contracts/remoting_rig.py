@@ -53,6 +53,10 @@ class RemotingRig:
         """The next of the topics that were created."""
         return next(self._topics)
 
+    def fresh_plain_topic(self) -> str:
+        """As ``fresh_topic``: topics take both kinds."""
+        return self.fresh_topic()
+
     def fresh_group(self) -> str:
         """Any name: groups come to be by use."""
         return f"group-{fresh_token()}"
@@ -87,11 +91,11 @@ class RemotingRig:
         return broker
 
 
-def fresh_topics(namesrv: str) -> Iterator[str]:
+def fresh_topics(namesrv: str, message_type: str = "") -> Iterator[str]:
     """Topics of the cluster, created when they are needed."""
     for _ in itertools.count():
         names = [f"topic-{fresh_token()}" for _ in range(POOL)]
-        create_topics(namesrv, names, queues=4)
+        create_topics(namesrv, names, queues=4, message_type=message_type)
         yield from names
 
 

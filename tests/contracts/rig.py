@@ -75,7 +75,11 @@ class Rig(Protocol):
         ...
 
     def fresh_topic(self) -> str:
-        """An empty topic that accepts messages and that consumers can read."""
+        """An empty topic that accepts half messages and that consumers can read."""
+        ...
+
+    def fresh_plain_topic(self) -> str:
+        """An empty topic that accepts plain messages and keeps lanes; a proxy does not let both kinds into one."""
         ...
 
     def fresh_group(self) -> str:

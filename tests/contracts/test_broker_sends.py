@@ -21,27 +21,27 @@ from tests.contracts.rig import (
 )
 
 
-def test_a_plain_message_is_visible_once(rig: Rig, topic: str, group: str) -> None:
+def test_a_plain_message_is_visible_once(rig: Rig, plain_topic: str, group: str) -> None:
     # Given a broker; When a plain message is sent
     broker = rig.open(group)
-    outgoing = message(topic, tag="log", properties={"a": "b"})
+    outgoing = message(plain_topic, tag="log", properties={"a": "b"})
     outcomes = broker.send([outgoing], timeout=10)
     # Then it is visible, once, as it was sent
     assert outcomes == [Sent(outgoing.unique_id)]
-    eventually(lambda: outgoing.unique_id in ids(rig, topic), rig.deadline, "the message is visible")
-    (seen,) = rig.visible(topic)
+    eventually(lambda: outgoing.unique_id in ids(rig, plain_topic), rig.deadline, "the message is visible")
+    (seen,) = rig.visible(plain_topic)
     assert (seen.key, seen.tag, seen.body) == (outgoing.key, "log", outgoing.body)
     assert outgoing.properties.items() <= seen.properties.items()
 
 
-def test_plain_outcomes_are_in_order(rig: Rig, topic: str, group: str) -> None:
+def test_plain_outcomes_are_in_order(rig: Rig, plain_topic: str, group: str) -> None:
     # Given a message that no broker stores, among good ones; When they are sent together
-    batch = [message(topic, body=b"x" * (5 << 20) if number == 1 else b"good") for number in range(4)]
+    batch = [message(plain_topic, body=b"x" * (5 << 20) if number == 1 else b"good") for number in range(4)]
     outcomes = rig.open(group).send(batch, timeout=30)
     # Then only it is refused
     assert [type(outcome) for outcome in outcomes] == [Sent, Refused, Sent, Sent]
     good = sorted(outgoing.unique_id for number, outgoing in enumerate(batch) if number != 1)
-    eventually(lambda: sorted(ids(rig, topic)) == good, rig.deadline, "the good ones are visible")
+    eventually(lambda: sorted(ids(rig, plain_topic)) == good, rig.deadline, "the good ones are visible")
 
 
 def test_a_visible_message_is_found(rig: Rig, topic: str, group: str) -> None:

@@ -36,11 +36,22 @@ _UPDATE_BROKER_CONFIG: Final = 25
 Connect = Callable[[], Connections]
 
 
-def create_topics(namesrv: str, topics: Collection[str], *, queues: int = 8, connect: Connect = Connections) -> None:
-    """Creates topics at every broker of a cluster and waits until they have a route."""
+def create_topics(
+    namesrv: str,
+    topics: Collection[str],
+    *,
+    queues: int = 8,
+    message_type: str = "",
+    connect: Connect = Connections,
+) -> None:
+    """Creates topics at every broker of a cluster and waits until they have a route.
+
+    ``message_type``: what a proxy lets in, such as TRANSACTION; "": NORMAL.
+    """
+    attributes = {"+message.type": message_type} if message_type else {}
     with Admin(namesrv, connect()) as admin:
         for address in admin.brokers().values():
-            admin.create_topics(address, topics, queues=queues)
+            admin.create_topics(address, topics, queues=queues, attributes=attributes)
         missing = set(topics)
         deadline = time.monotonic() + ROUTE_DEADLINE
         while missing := {topic for topic in missing if not _has_route(admin, topic)}:
@@ -56,8 +67,8 @@ def _has_route(admin: Admin, topic: str) -> bool:
         return False
 
 
-class _JavaServer(Server):
-    """One of the two servers; the store is thrown away, so it is killed."""
+class JavaServer(Server):
+    """A server of RocketMQ; the store is thrown away, so it is killed."""
 
     stop_signal = signal.SIGKILL
     abandon_signal = signal.SIGKILL
@@ -98,7 +109,7 @@ class _JavaServer(Server):
         return ["env", f"ROCKETMQ_HOME={self.folder}", *flags, self.main_class, "-c", str(file)]
 
 
-class NameServer(_JavaServer):
+class NameServer(JavaServer):
     """The name server."""
 
     name = "rocketmq-namesrv"
@@ -116,7 +127,7 @@ class NameServer(_JavaServer):
         return True
 
 
-class BrokerServer(_JavaServer):
+class BrokerServer(JavaServer):
     """The broker; ready once topics can be created and have a route."""
 
     name = "rocketmq-broker"

@@ -9,6 +9,8 @@ from tests.services.errors import ServiceFailed, ServiceMissing
 
 _HERE = Path(__file__).parent
 _COMPLETE = "complete"
+#: What is fetched, and the file that says what belongs to it.
+_POMS = {"rocketmq": "pom.xml", "rocketmq-proxy": "proxy.xml"}
 
 
 def cache_folder() -> Path:
@@ -17,11 +19,11 @@ def cache_folder() -> Path:
     return Path(named) if named else _HERE.parents[2] / ".services"
 
 
-def jars(version: str) -> list[Path]:
-    """All jars of the name server and the broker of this version; fetched where they are not there yet."""
-    folder = cache_folder() / "rocketmq" / version
+def jars(version: str, server: str = "rocketmq") -> list[Path]:
+    """All jars of name server and broker (or of ``rocketmq-proxy``) of this version; fetched where they are missing."""
+    folder = cache_folder() / server / version
     if not (folder / _COMPLETE).exists():
-        _fetch(version, folder)
+        _fetch(version, folder, _POMS[server])
     return sorted(folder.glob("*.jar"))
 
 
@@ -38,7 +40,7 @@ def _java_home() -> str:
     return str(Path(home) / "bin") if home else os.devnull
 
 
-def _fetch(version: str, folder: Path) -> None:
+def _fetch(version: str, folder: Path, pom: str) -> None:
     """Copies into a folder of our own and renames it, so that two test runs at once do not meet."""
     maven = shutil.which("mvn")
     if maven is None:
@@ -46,7 +48,7 @@ def _fetch(version: str, folder: Path) -> None:
     own = folder.with_name(f"{version}.{os.getpid()}")
     own.mkdir(parents=True, exist_ok=True)
     command = [
-        *(maven, "-q", "-B", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies"),
+        *(maven, "-q", "-B", "-f", str(_HERE / pom), "dependency:copy-dependencies"),
         *(f"-Drocketmq.version={version}", "-DincludeScope=runtime", f"-DoutputDirectory={own}"),
     ]
     fetched = subprocess.run(command, capture_output=True, text=True, check=False)
