@@ -1,5 +1,6 @@
 """Consumers whose effects happen once per key, whatever the broker delivers how often."""
 
+from outbox.consumer.business import BusinessConsumer
 from outbox.consumer.errors import Permanent
 from outbox.consumer.inbox import Inbox
 from outbox.consumer.keys import Extractor, header
@@ -7,9 +8,11 @@ from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, Filtered, InProgress, NoKey, Outcome, Park, Processed, Retry
 from outbox.consumer.runner import Runner, RunnerSettings
 from outbox.consumer.serve import run
+from outbox.consumer.statements import at_version, ledger_entry, transition
 from outbox.consumer.strategy import Strategy
 
 __all__ = [
+    "BusinessConsumer",
     "Duplicate",
     "Extractor",
     "Filtered",
@@ -25,6 +28,9 @@ __all__ = [
     "Runner",
     "RunnerSettings",
     "Strategy",
+    "at_version",
     "header",
+    "ledger_entry",
     "run",
+    "transition",
 ]

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -54,6 +55,22 @@ def begun(engine: Engine) -> Iterator[Connection]:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
         elif _commits_by_itself(connection):
             raise NoTransaction("engine: it is in autocommit, so effect and inbox row could not be one; use another")
+        yield connection
+
+
+@contextmanager
+def opened(engine: Engine, lock_timeout: float) -> Iterator[Connection]:
+    """As ``begun``, and the driver knows already that a transaction is open, before anything was written in it.
+
+    ``lock_timeout`` (seconds) holds for this transaction on PostgreSQL.
+    """
+    with begun(engine) as connection:
+        if connection.dialect.name == "postgresql":
+            limit = f"{int(lock_timeout * 1000)}ms"
+            connection.execute(sa.text("SELECT set_config('lock_timeout', :limit, true)"), {"limit": limit})
+        elif connection.dialect.name in MYSQL_FAMILY:
+            # Answers to reads do not tell the driver that a transaction is open.
+            connection.exec_driver_sql("START TRANSACTION")
         yield connection
 
 

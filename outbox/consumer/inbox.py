@@ -2,17 +2,15 @@
 
 from sqlalchemy.engine import Engine
 
-from outbox import migrate
-from outbox.brokers.source import Delivery
-from outbox.consumer import parking, retention
-from outbox.consumer.consumer import Consumer
+from outbox.consumer import retention
+from outbox.consumer.calling import Handler
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Outcome
-from outbox.consumer.row_transaction import Handler, RowTransaction
-from outbox.store.database import Database
+from outbox.consumer.row_transaction import RowTransaction
+from outbox.consumer.sql_consumer import SqlConsumer
 
 
-class Inbox(Consumer):
+class Inbox(SqlConsumer):
     """A consumer whose handlers, ``def on_paid(message, session)``, write in the inbox's transaction.
 
     The handler's writes through its session, an ``Outbox.add`` on that session and the inbox row commit together: once
@@ -37,34 +35,20 @@ class Inbox(Consumer):
         statement_timeout: float = 60.0,
         pool_size: int = 8,
     ) -> None:
-        super().__init__(consumer, group=group, retention=retention)
-        self._own: Database | None = None
-        if isinstance(database, Engine):
-            self._engine = database
-        else:
-            self._own = Database(
-                database, pool_size=pool_size, lock_timeout=lock_timeout, statement_timeout=statement_timeout
-            )
-            self._engine = self._own.engine
+        super().__init__(
+            database,
+            consumer,
+            group=group,
+            retention=retention,
+            lock_timeout=lock_timeout,
+            statement_timeout=statement_timeout,
+            pool_size=pool_size,
+        )
         self._rows = RowTransaction(self._engine, consumer, lock_timeout=lock_timeout, row_lock=row_lock)
 
     def _execute(self, message: Message, handler: Handler) -> Outcome:
         return self._rows.execute(message, handler)
 
-    def _check_store(self) -> None:
-        with self._engine.connect() as connection:
-            migrate.check_on(connection)
-
-    def park(self, delivery: Delivery, reason: str) -> bool:
-        """Stores the delivery in the parking table."""
-        parking.park(self._engine, self.consumer, delivery, self._key_or_none(delivery), reason)
-        return True
-
     def purge(self) -> int:
         """Forgets one batch of effects older than the retention."""
         return retention.purge(self._engine, self.consumer, self._retention)
-
-    def close(self) -> None:
-        """Closes the connections, unless the engine was passed in."""
-        if self._own:
-            self._own.close()

@@ -1,21 +1,16 @@
 """The inbox row in the handler's own transaction; effects happen once per (consumer, key)."""
 
-from collections.abc import Awaitable, Callable, Generator
-
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.orm import Session
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.consumer import claims
+from outbox.consumer.calling import Handler, call
 from outbox.consumer.claims import Claim, Inserted
-from outbox.consumer.drivers import begun, is_outage
-from outbox.consumer.errors import HandlerFailed
-from outbox.consumer.failures import outcome_of, said
+from outbox.consumer.drivers import begun
+from outbox.consumer.failures import outcome_of
 from outbox.consumer.guard import Guard, watch
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, InProgress, Outcome, Park, Processed, Retry
-
-Handler = Callable[[Message, Session], object]
 
 
 class RowTransaction:
@@ -67,7 +62,7 @@ class RowTransaction:
     def _run(connection: Connection, claim: Claim, message: Message, handler: Handler, *, locked: bool) -> None:
         guard = Guard(connection)
         try:
-            _call(handler, message, guard)
+            call(handler, message, guard)
             guard.settle()
             if locked:
                 claims.finish(connection, claim)
@@ -75,20 +70,6 @@ class RowTransaction:
         except BaseException:
             guard.undo()
             raise
-
-
-def _call(handler: Handler, message: Message, guard: Guard) -> None:
-    """Runs the handler; an error of a database that is not the inbox's must not pass for an outage of the inbox."""
-    try:
-        returned = handler(message, guard.session)
-    except Exception as error:
-        if is_outage(error) and not guard.saw(error):
-            raise HandlerFailed(said(error)) from error
-        raise
-    if isinstance(returned, Awaitable | Generator):
-        raise HandlerFailed(
-            f"the handler returned a {type(returned).__name__}, so its work was not done: use plain def"
-        )
 
 
 def _standing(connection: Connection, claim: Claim) -> Outcome | None:

@@ -1,0 +1,82 @@
+"""``BusinessConsumer`` (C4): the business statement itself tells repeats; no row is kept beside it."""
+
+import math
+
+from sqlalchemy.engine import Engine
+
+from outbox.columns import MYSQL_FAMILY
+from outbox.consumer.calling import Handler, call
+from outbox.consumer.drivers import opened
+from outbox.consumer.errors import HandlerFailed
+from outbox.consumer.failures import outcome_of
+from outbox.consumer.guard import Guard, watch
+from outbox.consumer.message import Message
+from outbox.consumer.outcome import Duplicate, Outcome, Park, Processed, Retry
+from outbox.consumer.sql_consumer import SqlConsumer
+
+
+class BusinessConsumer(SqlConsumer):
+    """A consumer whose handlers, ``def on_paid(message, session)``, return what ``outbox.consumer.statements`` said.
+
+    The handler's writes commit together if it returns ``Processed``, and are undone for every other outcome: exactly
+    once for as long as the business rows say so. It must not end its transaction. Effects elsewhere happen at least
+    once. Nothing is remembered beside the business rows, so nothing has to be forgotten.
+    """
+
+    def __init__(
+        self,
+        database: Engine | str,
+        *,
+        consumer: str,
+        group: str | None = None,
+        lock_timeout: float = 5.0,
+        statement_timeout: float = 60.0,
+        pool_size: int = 8,
+    ) -> None:
+        super().__init__(
+            database,
+            consumer,
+            group=group,
+            retention=math.inf,
+            lock_timeout=lock_timeout,
+            statement_timeout=statement_timeout,
+            pool_size=pool_size,
+        )
+        self._lock_timeout = lock_timeout
+        level = {"isolation_level": "READ COMMITTED"} if self._engine.dialect.name in MYSQL_FAMILY else {}
+        self._watched = self._engine.execution_options(**level)
+        watch(self._watched)
+
+    def _execute(self, message: Message, handler: Handler) -> Outcome:
+        try:
+            return self._transaction(message, handler)
+        except Exception as error:  # noqa: BLE001 -- named in the outcome, which the runner logs
+            return outcome_of(error)
+
+    def _transaction(self, message: Message, handler: Handler) -> Outcome:
+        with opened(self._watched, self._lock_timeout) as connection:
+            guard = Guard(connection)
+            try:
+                outcome = _outcome(call(handler, message, guard))
+                guard.settle()
+                if isinstance(outcome, Processed):
+                    guard.commit()
+                else:
+                    guard.undo()
+            except BaseException:
+                guard.undo()
+                raise
+        return outcome
+
+    def purge(self) -> int:
+        """Nothing: the business rows are the memory."""
+        return 0
+
+
+def _outcome(returned: object) -> Outcome:
+    if isinstance(returned, Processed | Duplicate | Retry | Park):
+        return returned
+    raise HandlerFailed(
+        f"the handler returned {returned!r}: return Processed, Duplicate, Retry or Park, as the statements of "
+        "outbox.consumer say it"
+    )

@@ -1,0 +1,122 @@
+"""What a dedup strategy gives the contract suite.
+
+To plug a strategy in: write a function that makes its ``StrategyRig`` over an engine, and add it to ``STRATEGIES`` in
+``conftest.py``. Each strategy meets each database: the effects are counted there, whatever store tells repeats.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from outbox.consumer import BusinessConsumer, Inbox, Message, Processed, ledger_entry
+from outbox.consumer.consumer import Consumer
+from tests.integration.consumer.shop import effects, keys_done, metadata, record
+
+#: Runs inside each handler, after its effect.
+Step = Callable[[Message], object]
+#: What a rig's ledger calls an effect by.
+ledger = sa.Table(
+    "ledger",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("consumer", effects.c.consumer.type, nullable=False),
+    sa.Column("key", sa.LargeBinary(400).with_variant(sa.VARBINARY(400), "mysql", "mariadb"), nullable=False),
+    sa.Column("body", sa.LargeBinary(400).with_variant(sa.VARBINARY(400), "mysql", "mariadb"), nullable=False),
+    sa.UniqueConstraint("consumer", "key", name="uq_ledger"),
+    mysql_engine="InnoDB",
+)
+
+
+def nothing(_message: Message) -> None:
+    """A handler's step that does nothing."""
+
+
+class StrategyRig(Protocol):
+    """One strategy over one store, and effects that can be counted. What it opens, it closes at the end of the test."""
+
+    #: The effect and the memory of it become durable together, so that a failed handler leaves no effect behind.
+    transactional: bool
+    #: The same key with another payload is parked.
+    compares_payload: bool
+
+    def consumer(self, step: Step = nothing, name: str = "stock") -> Consumer:
+        """A consumer whose handler for the topic payments records one effect for the message's key, then steps."""
+        ...
+
+    def away(self) -> Consumer:
+        """The same over a store that cannot be reached."""
+        ...
+
+    def effects(self, name: str = "stock") -> list[str]:
+        """The keys of all effects of a consumer, repeats included, sorted."""
+        ...
+
+
+class SqlRig:
+    """A strategy whose handlers write in its transaction."""
+
+    transactional = True
+    compares_payload = True
+
+    def __init__(
+        self, engine: Engine, make: Callable[[Engine, str], Consumer], handler: Callable[[Step, str], object]
+    ) -> None:
+        metadata.create_all(engine)
+        self._engine = engine
+        self._make = make
+        self._handler = handler
+
+    def consumer(self, step: Step = nothing, name: str = "stock") -> Consumer:
+        """Over the test's database."""
+        return self._registered(self._make(self._engine, name), step, name)
+
+    def away(self) -> Consumer:
+        """Over a folder that is not there, or a port that nobody listens on."""
+        dialect = self._engine.dialect.name
+        url = "sqlite:////nowhere/at/all.db" if dialect == "sqlite" else self._engine.url.set(port=1)
+        return self._registered(self._make(sa.create_engine(url), "stock"), nothing, "stock")
+
+    def effects(self, name: str = "stock") -> list[str]:
+        """Read past the strategy."""
+        return sorted(keys_done(self._engine, name))
+
+    def _registered(self, consumer: Consumer, step: Step, name: str) -> Consumer:
+        consumer.handler(topic="payments")(self._handler(step, name))  # type: ignore[type-var]
+        return consumer
+
+
+def recording(step: Step, name: str) -> Callable[[Message, Session], object]:
+    """The effect, then the step."""
+
+    def on_paid(message: Message, session: Session) -> None:
+        record(message, session, name)
+        step(message)
+
+    return on_paid
+
+
+def entering(step: Step, name: str) -> Callable[[Message, Session], object]:
+    """The effect behind a ledger row that tells repeats."""
+
+    def on_paid(message: Message, session: Session) -> object:
+        entry = {"consumer": name, "key": message.key.encode(), "body": message.body}
+        said = ledger_entry(session, ledger, entry, unique=("consumer", "key"))
+        if isinstance(said, Processed):
+            record(message, session, name)
+            step(message)
+        return said
+
+    return on_paid
+
+
+def inbox_rig(engine: Engine, *, row_lock: bool) -> SqlRig:
+    """C1, in either form."""
+    return SqlRig(engine, lambda over, name: Inbox(over, consumer=name, row_lock=row_lock, lock_timeout=20), recording)
+
+
+def business_rig(engine: Engine) -> SqlRig:
+    """C4."""
+    return SqlRig(engine, lambda over, name: BusinessConsumer(over, consumer=name), entering)
