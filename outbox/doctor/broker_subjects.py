@@ -12,7 +12,7 @@ BROKER_REACHABLE: Final = Subject(
 BROKER_READABLE: Final = Subject(
     "broker-readable",
     "a part of what the broker knows could not be read, so nothing is said of it here",
-    "give the user the right Get on Cluster, Topic and Group; if the broker has just started, run doctor again",
+    "give its user the rights that the manual lists for doctor; if the broker has just started, run doctor again",
 )
 BROKER_EXAMINED: Final = Subject(
     "broker-examined",
@@ -97,7 +97,7 @@ TOPIC: Final = Subject(
 TOPIC_TYPE: Final = Subject(
     "topic-type",
     "the topic is not one for transactional messages: proxies and other clients refuse them",
-    "mqadmin updateTopic … -a +message.type=TRANSACTION on a new topic, or make it one of plain_topics",
+    "mqadmin updateTopic -n … -c … -t TOPIC -a +message.type=TRANSACTION, or make it one of plain_topics",
 )
 TOPIC_QUEUES: Final = Subject(
     "topic-queues",
