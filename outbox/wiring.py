@@ -12,6 +12,9 @@ from outbox.brokers.embedded.timing import BrokerTiming
 from outbox.brokers.examiner import Examiner
 from outbox.brokers.ledger import Ledger
 from outbox.brokers.namespaces import Namespace
+from outbox.brokers.native.broker import NativeBroker
+from outbox.brokers.native.library import load
+from outbox.brokers.native.producer import Credentials
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.broker import RemotingBroker
@@ -42,7 +45,11 @@ def open_database(settings: Settings) -> Database:
 def open_broker(settings: Settings) -> Broker:
     """The broker under the settings' producer group; nothing is dialled before it is needed."""
     scheme, address = _split(settings.broker_url)
-    openers: dict[str, Callable[[str, Settings], Broker]] = {"embedded": _embedded, "rocketmq": _remoting}
+    openers: dict[str, Callable[[str, Settings], Broker]] = {
+        "embedded": _embedded,
+        "rocketmq": _remoting,
+        "rocketmq+native": _native,
+    }
     return _namespace(settings).broker(openers[scheme](address, settings))
 
 
@@ -84,6 +91,17 @@ def _remoting(address: str, settings: Settings) -> Broker:
     return RemotingBroker(address, _group(settings), dialler=_dial(settings), sign=_sign(settings))
 
 
+def _native(address: str, settings: Settings) -> Broker:
+    """Sends through the C++ client; ``SettingsError`` where it cannot be loaded, or lacks what is asked of it."""
+    if settings.tls:
+        raise SettingsError("OUTBOX_TLS: the client of rocketmq+native speaks no TLS; use rocketmq://, or turn it off")
+    key = None
+    if settings.access_key:
+        key = Credentials(settings.access_key, settings.secret_key.get_secret_value())
+    library = load(settings.native_library)
+    return NativeBroker(address, _group(settings), library, threads=settings.native_threads, credentials=key)
+
+
 def _namespace(settings: Settings) -> Namespace:
     return Namespace(settings.namespace)
 
@@ -123,12 +141,12 @@ def _split(url: str) -> tuple[str, str]:
     """Scheme and address of a broker URL; ``SettingsError`` for one that no transport reads."""
     scheme, _, address = url.partition(":")
     address = address.removeprefix("//")
-    if scheme not in ("embedded", "rocketmq") or not address:
+    if scheme not in ("embedded", *_WITH_NAME_SERVERS) or not address:
         raise SettingsError(
-            f"OUTBOX_BROKER_URL: {url!r}: use rocketmq://host:9876;host2:9876 (name servers), "
-            "or embedded:///path/to/file.db for first runs and tests"
+            f"OUTBOX_BROKER_URL: {url!r}: use rocketmq://host:9876;host2:9876 (name servers), the same with "
+            "rocketmq+native://, or embedded:///path/to/file.db for first runs and tests"
         )
-    if scheme == "rocketmq":
+    if scheme in _WITH_NAME_SERVERS:
         _check_name_servers(address)
     return scheme, address
 

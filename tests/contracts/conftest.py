@@ -4,11 +4,12 @@ import pytest
 
 from tests.contracts.embedded_rig import embedded_rig  # noqa: F401 -- a fixture
 from tests.contracts.grpc_rig import grpc_rig, grpc_topics  # noqa: F401 -- fixtures
+from tests.contracts.native_rig import native_rig  # noqa: F401 -- a fixture
 from tests.contracts.remoting_rig import remoting_rig, remoting_topics  # noqa: F401 -- fixtures
 from tests.contracts.rig import Rig
 
 #: Each name has a fixture ``<name>_rig``.
-TRANSPORTS = ("embedded", "remoting", "grpc")
+TRANSPORTS = ("embedded", "remoting", "native", "grpc")
 
 
 @pytest.fixture(params=TRANSPORTS)

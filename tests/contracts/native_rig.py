@@ -1,0 +1,38 @@
+"""The native transport under the contract suite: the same broker and topics as the remoting transport's."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from outbox.brokers.base import Broker
+from outbox.brokers.native.broker import NativeBroker
+from outbox.brokers.native.library import load
+from tests.contracts.remoting_rig import RemotingRig
+from tests.contracts.rig import Rig
+from tests.services.librocketmq import librocketmq
+from tests.services.ports import free_port
+from tests.services.require import require
+
+
+class NativeRig(RemotingRig):
+    """Sends through the C++ client; what is seen and received goes over the remoting protocol."""
+
+    def open(self, group: str) -> Broker:
+        """A connection to the cluster."""
+        return self._keep(self._broker(self._namesrv, group))
+
+    def away(self, group: str) -> Broker:
+        """A connection to a name server that is not there."""
+        return self._keep(self._broker(f"127.0.0.1:{free_port()}", group))
+
+    @staticmethod
+    def _broker(name_servers: str, group: str) -> NativeBroker:
+        return NativeBroker(name_servers, group, load(str(require(librocketmq))), threads=16)
+
+
+@pytest.fixture
+def native_rig(rocketmq: str, remoting_topics: Iterator[str]) -> Iterator[Rig]:
+    """The session's cluster; each test has topics and groups of its own."""
+    rig = NativeRig(rocketmq, remoting_topics)
+    yield rig
+    rig.close()
