@@ -7,16 +7,21 @@ suit it best. All stay up from the first round to the last, and work one after a
 ``--settle`` seconds to get going, and is then measured for ``--seconds``. Before the first round all work for
 ``--warm-up`` seconds each, so that the broker and the Java client have compiled what is hot.
 
-Of a client: committed messages a second, its own CPU time a message (all its processes, all threads), the broker's
-beside it, and the time from the half's first byte to the end of the commit, as p50 and p99 of the messages. Only the
-remoting transport waits for the broker's answer to COMMIT; the native and the Java client send it one-way, the gRPC
-client waits for the proxy alone: their times are shorter by that answer. A message in a batch takes as long as the
-batch, so the pipelined sides have longer times at their full rate; ``remoting, one at a time`` is the lone message.
+Of a client: committed messages a second, its own CPU time a message (all its processes, all threads), that of broker
+and proxy beside it, and the time from the half's first byte to the end of the commit, as p50 and p99 of the messages.
+Our transports over remoting and the native client wait for the broker's answer to COMMIT; the public native and Java
+clients send it one-way, and over gRPC the proxy answers it alone: their times are shorter by that answer. A message in
+a batch takes as long as the batch, so the pipelined sides have longer times at their full rate; ``remoting, one at a
+time`` is the lone message.
 
 Ratios are taken within a round, one process of the remoting transport against the better of that family's sides, and
-the median of the rounds is reported: another load of the machine falls on both. The load average is said beside them.
-The last line is one JSON object: ``vs_native``, ``vs_grpc``, ``vs_java`` (null where that client is not installed),
-``client_us`` (CPU of the remoting transport), ``per_s`` by side. Nothing is asserted.
+the median of the rounds is reported; the load average is said beside it. Rates say something on a quiet machine only:
+where others compete for its cores, a client of many threads or processes gets more of them than one of two threads.
+CPU time does not depend on that, so ``cpu_vs_…`` compares what client and servers together spend on a message.
+
+The last line is one JSON object: ``vs_native``, ``vs_grpc``, ``vs_java`` (null where that client cannot be had),
+``vs_two_processes``, ``cpu_vs_…``, ``client_us`` and ``broker_us`` (CPU a message of the remoting transport and of the
+broker under it), ``per_s`` by side, ``load``. Nothing is asserted.
 """
 
 import argparse
@@ -36,14 +41,18 @@ from typing import Final
 import psutil
 
 from benchmarks.clients.gate import TOPIC
-from tests.services.rocketmq import RocketMQ
+from tests.services.errors import ServiceMissing
+from tests.services.librocketmq import librocketmq
+from tests.services.rocketmq import RocketMQ, create_topics
 from tests.services.rocketmq.jars import jars, java
+from tests.services.rocketmq.proxy import Proxy
 
 VERSION: Final = "5.4.0"
 ROOT: Final = Path(__file__).parents[1]
 JAVA_SOURCE: Final = ROOT / "benchmarks" / "java" / "TransactionBench.java"
 #: The side that the others are compared with.
 REFERENCE: Final = "remoting"
+COMPARED: Final = ("native", "grpc", "java")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +92,9 @@ class Client:
             for _ in range(side.processes)
         ]
 
-    def work(self, settle: float, seconds: float, broker: psutil.Process) -> Figures:
+    def work(self, settle: float, seconds: float, servers: Sequence[psutil.Process]) -> Figures:
         """Lets all processes work at once."""
-        before = _cpu(broker)
+        before = _cpu(servers)
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(f"{settle} {seconds}\n")
@@ -93,7 +102,7 @@ class Client:
         reports = [self._report(process) for process in self._processes]
         count = sum(report["count"] for report in reports) or 1
         client_us = 1e6 * sum(report["cpu_seconds"] for report in reports) / count
-        broker_us = 1e6 * (_cpu(broker) - before) / count * seconds / (settle + seconds)
+        broker_us = 1e6 * (_cpu(servers) - before) / count * seconds / (settle + seconds)
         return Figures(
             per_s=sum(report["count"] / report["seconds"] for report in reports),
             client_us=client_us,
@@ -118,19 +127,21 @@ class Client:
         return report
 
 
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
+def _cpu(processes: Sequence[psutil.Process]) -> float:
+    times = [process.cpu_times() for process in processes]
+    return sum(each.user + each.system for each in times)
 
 
-def sides(namesrv: str, body: int) -> list[Side]:
-    """The sides, the reference first."""
-    python = [sys.executable, "-m"]
-    remoting = [*python, "benchmarks.clients.port", f"rocketmq://{namesrv}"]
+def sides(namesrv: str, proxy: str, body: int) -> list[Side]:
+    """The sides that can be run here, the reference first."""
+    port = [sys.executable, "-m", "benchmarks.clients.port"]
+    remoting = [*port, f"rocketmq://{namesrv}"]
     return [
         Side(REFERENCE, "remoting", [*remoting, "2", "256", str(body)]),
         Side("remoting, 2 processes", "remoting x 2", [*remoting, "2", "256", str(body)], processes=2),
         Side("remoting, one at a time", "latency", [*remoting, "1", "1", str(body)]),
+        *_native(port, namesrv, str(body)),
+        *_grpc(port, proxy, str(body)),
         *(
             Side(f"java, {threads} threads", "java", [*_java(), namesrv, TOPIC, str(threads), str(body)])
             for threads in (16, 64)
@@ -138,10 +149,44 @@ def sides(namesrv: str, body: int) -> list[Side]:
     ]
 
 
+def _native(port: Sequence[str], namesrv: str, body: str) -> list[Side]:
+    """The transport over the C++ client, and its Python package alone; nothing where the library is not to be had."""
+    try:
+        library = str(librocketmq())
+    except ServiceMissing as missing:
+        print(f"native: left out: {missing}", file=sys.stderr)
+        return []
+    through = ["env", f"OUTBOX_NATIVE_LIBRARY={library}", *port, f"rocketmq+native://{namesrv}", "2", "256", body]
+    alone = [sys.executable, "-m", "benchmarks.clients.plain_native", namesrv, "8", body, library]
+    return [
+        Side("native", "native", through),
+        Side("native, 2 processes", "native", through, processes=2),
+        Side("native client alone, 2 x 8", "native", alone, processes=2),
+    ]
+
+
+def _grpc(port: Sequence[str], proxy: str, body: str) -> list[Side]:
+    """The transport over gRPC, and the public client alone."""
+    alone = [sys.executable, "-m", "benchmarks.clients.plain_grpc", proxy, "8", body]
+    return [
+        Side("grpc", "grpc", [*port, f"rocketmq+grpc://{proxy}", "2", "256", body]),
+        Side("grpc client alone, 8", "grpc", alone),
+    ]
+
+
 def _java() -> list[str]:
     """The Java client: the broker's own jars hold it."""
     path = ":".join(map(str, (JAVA_SOURCE.parent, *jars(VERSION))))
     return [java(), "-Xmx512m", "-cp", path, str(JAVA_SOURCE)]
+
+
+@contextmanager
+def servers() -> Iterator[tuple[str, str, list[psutil.Process]]]:
+    """Name server, proxy, and the processes whose CPU time counts as the broker's."""
+    with RocketMQ(checks="default", version=VERSION, optimised=True) as cluster:
+        create_topics(cluster.namesrv, [TOPIC], message_type="TRANSACTION")
+        with Proxy(cluster.namesrv, version=VERSION, optimised=True) as proxy:
+            yield cluster.namesrv, proxy.url, [psutil.Process(cluster.broker.pid), psutil.Process(proxy.pid)]
 
 
 @contextmanager
@@ -163,19 +208,25 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=10.0)
     parser.add_argument("--body", type=int, default=512)
     options = parser.parse_args()
-    rounds: list[dict[str, Figures]] = []
-    with RocketMQ(checks="default", version=VERSION, optimised=True) as cluster:
-        cluster.create_topics([TOPIC])
-        broker = psutil.Process(cluster.broker.pid)
-        every = sides(cluster.namesrv, options.body)
+    with servers() as (namesrv, proxy, processes):
+        every = sides(namesrv, proxy, options.body)
         with clients(every) as started:
             for client in started:
-                client.work(options.warm_up, options.settle, broker)
-            for _ in range(options.rounds):
-                load = os.getloadavg()[0]
-                rounds.append({it.side.name: it.work(options.settle, options.seconds, broker) for it in started})
-                print(f"round {len(rounds)}: load {load:.1f}", *map(_brief, rounds[-1].items()), sep="  ", flush=True)
+                client.work(options.warm_up, options.settle, processes)
+            work = (options.settle, options.seconds, processes)
+            rounds = [_round(started, number, *work) for number in range(options.rounds)]
     report(every, rounds)
+
+
+def _round(
+    started: Sequence[Client], number: int, settle: float, seconds: float, servers: Sequence[psutil.Process]
+) -> dict[str, Figures]:
+    """All clients one after another; each round begins with another one."""
+    first = number % len(started)
+    load = os.getloadavg()[0]
+    figures = {it.side.name: it.work(settle, seconds, servers) for it in (*started[first:], *started[:first])}
+    print(f"round {number + 1}: load {load:.1f}", *map(_brief, figures.items()), sep="  ", flush=True)
+    return figures
 
 
 def _brief(item: tuple[str, Figures]) -> str:
@@ -191,13 +242,16 @@ def report(every: Sequence[Side], rounds: Sequence[dict[str, Figures]]) -> None:
     families: dict[str, list[str]] = defaultdict(list)
     for side in every:
         families[side.family].append(side.name)
-    figures = {f"vs_{family}": _ratio(rounds, families[family]) for family in ("native", "grpc", "java")}
-    figures |= {"two_processes": _ratio(rounds, ["remoting, 2 processes"])}
+    rate = {f"vs_{family}": _ratio(rounds, families[family]) for family in COMPARED}
+    cpu = {f"cpu_vs_{family}": _cpu_ratio(rounds, families[family]) for family in COMPARED}
+    two = {"vs_two_processes": _ratio(rounds, families["remoting x 2"])}
     own = [each[REFERENCE] for each in rounds]
-    per_s = {side.name: round(statistics.median(each[side.name].per_s for each in rounds)) for side in every}
     client_us = round(statistics.median(it.client_us for it in own), 1)
-    load = round(os.getloadavg()[2], 1)
-    print(json.dumps({"benchmark": "transports", **figures, "client_us": client_us, "per_s": per_s, "load": load}))
+    broker_us = round(statistics.median(it.broker_us for it in own), 1)
+    per_s = {side.name: round(statistics.median(each[side.name].per_s for each in rounds)) for side in every}
+    load = round(os.getloadavg()[1], 1)
+    result = {"benchmark": "transports", **rate, **two, **cpu, "client_us": client_us, "broker_us": broker_us}
+    print(json.dumps({**result, "per_s": per_s, "load": load}))
 
 
 def _row(name: str, measured: Sequence[Figures]) -> str:
@@ -214,6 +268,15 @@ def _ratio(rounds: Sequence[dict[str, Figures]], others: Sequence[str]) -> float
     if not others:
         return None
     return round(statistics.median(it[REFERENCE].per_s / max(it[name].per_s for name in others) for it in rounds), 2)
+
+
+def _cpu_ratio(rounds: Sequence[dict[str, Figures]], others: Sequence[str]) -> float | None:
+    """The same of the CPU time that client and servers spend on a message: the least of the others' by ours."""
+    if not others:
+        return None
+    return round(
+        statistics.median(min(it[name].both_us for name in others) / it[REFERENCE].both_us for it in rounds), 2
+    )
 
 
 if __name__ == "__main__":

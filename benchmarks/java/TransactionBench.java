@@ -110,7 +110,7 @@ public final class TransactionBench {
                 return producer.sendMessageInTransaction(message(), null).getSendStatus() == SendStatus.SEND_OK;
             } catch (Exception refused) {
                 if (measuring) {
-                    System.err.println(refused + " " + refused.getCause());
+                    System.err.println(refused.getCause() == null ? refused : refused.getCause());
                 }
                 return false;
             }
