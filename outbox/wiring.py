@@ -10,6 +10,7 @@ from outbox.brokers.embedded.ledger import EmbeddedLedger
 from outbox.brokers.embedded.source import EmbeddedSource
 from outbox.brokers.embedded.timing import BrokerTiming
 from outbox.brokers.examiner import Examiner
+from outbox.brokers.grpc.wiring import open_grpc
 from outbox.brokers.ledger import Ledger
 from outbox.brokers.namespaces import Namespace
 from outbox.brokers.native.broker import NativeBroker
@@ -31,6 +32,8 @@ from outbox.store.database import Database, parsed
 
 #: Schemes whose address is one of name servers, which answer for the whole cluster.
 _WITH_NAME_SERVERS = frozenset(("rocketmq", "rocketmq+native"))
+#: The scheme whose address is one of proxies.
+_PROXIES = "rocketmq+grpc"
 
 
 def open_database(settings: Settings) -> Database:
@@ -49,6 +52,7 @@ def open_broker(settings: Settings) -> Broker:
         "embedded": _embedded,
         "rocketmq": _remoting,
         "rocketmq+native": _native,
+        _PROXIES: _grpc,
     }
     return _namespace(settings).broker(openers[scheme](address, settings))
 
@@ -60,6 +64,7 @@ def open_source(settings: Settings, topics: Collection[str], group: str) -> Sour
     group, topics = space.wrap(group), tuple(space.wrap(topic) for topic in topics)
     if scheme == "embedded":
         return space.source(EmbeddedSource(_file(address), group, topics, settings=broker_timing(settings)))
+    _refuse_proxies(scheme, "receive messages")
     return space.source(PopSource(address, group, topics, dialler=_dial(settings), sign=_sign(settings)))
 
 
@@ -69,6 +74,7 @@ def open_ledger(settings: Settings) -> Ledger:
     space = _namespace(settings)
     if scheme == "embedded":
         return space.ledger(EmbeddedLedger(_file(address), broker_timing(settings)))
+    _refuse_proxies(scheme, "read what lies in a topic")
     return space.ledger(RemotingLedger(address, dialler=_dial(settings), sign=_sign(settings)))
 
 
@@ -100,6 +106,12 @@ def _native(address: str, settings: Settings) -> Broker:
         key = Credentials(settings.access_key, settings.secret_key.get_secret_value())
     library = load(settings.native_library)
     return NativeBroker(address, _group(settings), library, threads=settings.native_threads, credentials=key)
+
+
+def _grpc(address: str, settings: Settings) -> Broker:
+    """Sends through a proxy; ``SettingsError`` where the client is missing, or lacks what is asked of it."""
+    _dial(settings)  # says what is wrong with the files for TLS
+    return open_grpc(address, _group(settings), settings)
 
 
 def _namespace(settings: Settings) -> Namespace:
@@ -141,14 +153,24 @@ def _split(url: str) -> tuple[str, str]:
     """Scheme and address of a broker URL; ``SettingsError`` for one that no transport reads."""
     scheme, _, address = url.partition(":")
     address = address.removeprefix("//")
-    if scheme not in ("embedded", *_WITH_NAME_SERVERS) or not address:
+    if scheme not in ("embedded", _PROXIES, *_WITH_NAME_SERVERS) or not address:
         raise SettingsError(
             f"OUTBOX_BROKER_URL: {url!r}: use rocketmq://host:9876;host2:9876 (name servers), the same with "
-            "rocketmq+native://, or embedded:///path/to/file.db for first runs and tests"
+            "rocketmq+native://, rocketmq+grpc://host:8081 (a proxy), or embedded:///path/to/file.db for first runs "
+            "and tests"
         )
     if scheme in _WITH_NAME_SERVERS:
         _check_name_servers(address)
     return scheme, address
+
+
+def _refuse_proxies(scheme: str, what: str) -> None:
+    """``SettingsError`` for what only name servers lead to."""
+    if scheme == _PROXIES:
+        raise SettingsError(
+            f"OUTBOX_BROKER_URL: rocketmq+grpc:// sends and answers checks, it does not {what}; for this command set "
+            "OUTBOX_BROKER_URL to rocketmq://host:9876 (a name server of the same cluster)"
+        )
 
 
 def _check_name_servers(address: str) -> None:

@@ -13,7 +13,7 @@ from outbox.brokers.grpc.library import Code
 _OK: Final = 20000
 _REQUEST_FAULTS: Final = range(40000, 50000)
 #: The proxy does not know the request: it did not carry it out.
-_UNSUPPORTED: Final = range(50100, 50200)
+_UNSUPPORTED: Final = range(50500, 50600)
 
 _TYPE_REMEDY: Final = (
     " (create the topic with message.type=TRANSACTION for transactional rows, NORMAL or FIFO for plain ones; "

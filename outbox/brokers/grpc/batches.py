@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 from outbox.brokers.grpc.channels import Channels
 from outbox.clock import monotonic
+
+log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -45,6 +48,18 @@ class Batch(Generic[Item, Outcome]):
                 def mark(outcome: Outcome, place: int = place) -> None:
                     self.outcomes[place] = outcome
 
-                mark(await call(self.items[place], mark))
+                await _one(call, self.items[place], mark)
 
         await asyncio.gather(*(work() for _ in range(min(CAP, len(self.items)))))
+
+
+async def _one(
+    call: Callable[[Item, Callable[[Outcome], None]], Awaitable[Outcome]], item: Item, mark: Callable[[Outcome], None]
+) -> None:
+    """One call; where it ends without a result, the outcome stays as it was marked, and the others go on."""
+    try:
+        mark(await call(item, mark))
+    except asyncio.CancelledError:
+        log.info("a connection was closed before the answer")  # by ``Channels.drop`` or ``close``: gRPC's way to say so
+    except Exception:
+        log.exception("a call to a proxy failed unexpectedly")

@@ -18,7 +18,8 @@ from outbox.brokers.base import (
     Publication,
     Sought,
 )
-from outbox.brokers.grpc.channels import Access, Channels
+from outbox.brokers.grpc.access import Access
+from outbox.brokers.grpc.channels import Channels
 from outbox.brokers.grpc.halves import OpenHalves
 from outbox.brokers.grpc.listener import Listener
 from outbox.brokers.grpc.routes import Routes

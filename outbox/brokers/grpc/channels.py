@@ -1,20 +1,20 @@
-"""Channels to proxies: one HTTP/2 connection each, on the client's event loop, made anew after a fork in the road."""
+"""Channels to proxies: one HTTP/2 connection each, on the client's event loop."""
 
 import asyncio
-import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import grpc
 from grpc import aio
 
+from outbox.brokers.grpc.access import Access, Tls
 from outbox.brokers.grpc.library import (
     ClientConfiguration,
     ClientId,
     Credentials,
     MessagingServiceStub,
+    QueryRouteRequest,
     RpcEndpoints,
     Signature,
     event_loop,
@@ -34,26 +34,8 @@ _OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How proxies are reached: ``host:port``, several with ``;`` between them."""
-
-    address: str
-    access_key: str = ""
-    secret_key: str = ""
-    #: PEM: CA certificates, key and certificate of our own; None: without TLS.
-    tls: "Tls | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """TLS to proxies; None: the CA certificates that gRPC ships, no certificate of our own."""
-
-    roots: bytes | None = None
-    key: bytes | None = None
-    certificate: bytes | None = None
+#: Seconds for which the reason of a failed connection is not asked for again.
+_REASON_FRESH: Final = 1.0
 
 
 class Unreachable(Exception):
@@ -72,19 +54,31 @@ class Channel:
             credentials = grpc.ssl_channel_credentials(tls.roots, tls.key, tls.certificate)
             self._channel = aio.secure_channel(endpoints.facade, credentials, _OPTIONS)
         self.stub = MessagingServiceStub(self._channel)
+        self._failure = ("", 0.0)
 
     async def ready(self, until: float) -> None:
         """Returns once there is a connection; ``Unreachable`` where it fails or the time is over."""
         state = self._channel.get_state(try_to_connect=True)
         while state is not grpc.ChannelConnectivity.READY:
             if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-                raise Unreachable(f"proxy {self.name}: no connection")
+                raise Unreachable(f"proxy {self.name}: no connection: {await self._why(until)}")
             try:
                 async with asyncio.timeout(until - monotonic()):
                     await self._channel.wait_for_state_change(state)
             except TimeoutError:
                 raise Unreachable(f"proxy {self.name}: no connection in time") from None
             state = self._channel.get_state(try_to_connect=True)
+
+    async def _why(self, until: float) -> str:
+        """Why there is no connection, which only a call is told: one that asks for nothing; kept for a second."""
+        reason, at = self._failure
+        if monotonic() - at > _REASON_FRESH:
+            self._failure = (reason or "it failed", monotonic())
+            try:
+                await self.stub.QueryRoute(QueryRouteRequest(), timeout=max(0.0, until - monotonic()))
+            except aio.AioRpcError as error:
+                self._failure = (error.details() or error.code().name, monotonic())
+        return self._failure[0]
 
     async def close(self) -> None:
         """Ends the connection; calls that wait for an answer are cancelled, and what is unsent is dropped."""
@@ -99,12 +93,11 @@ class Channels:
         self._loop = event_loop()
         self._access = access
         credentials = Credentials(access.access_key, access.secret_key)
-        self._configuration = ClientConfiguration(access.address.replace(",", ";"), credentials)
+        self._configuration = ClientConfiguration(access.address, credentials)
         self.access_point: Any = self._configuration.rpc_endpoints
         self.client_id: str = ClientId().client_id
         self._open: dict[str, Channel] = {}
         self._closed = False
-        self._lock = threading.Lock()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
         """Starts a coroutine on the event loop."""

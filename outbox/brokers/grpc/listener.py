@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks at the streams: the client's own producer looks once in five minutes.
 _TICK: Final = 1.0
+#: Seconds to the next look while topics are told and not acknowledged.
+_SOON: Final = 0.1
 #: Seconds between two looks at the topics' routes.
 _ROUTES_EVERY: Final = 10.0
 _CLOSING: Final = 5.0
@@ -108,13 +110,14 @@ class Listener:
                 self._tell_trouble("")
             except (Unreachable, NoRoute, AioRpcError, TimeoutError) as problem:
                 self._tell_trouble(_words(problem))
-            except Exception:
+            except Exception as problem:
+                self._trouble = repr(problem)
                 log.exception("a look at the streams that bring checks failed; the next one is in %.0f s", _TICK)
-            await self._rest()
+            await self._rest(_TICK if self._trouble or self.is_ready() else _SOON)
 
-    async def _rest(self) -> None:
+    async def _rest(self, seconds: float) -> None:
         try:
-            async with asyncio.timeout(_TICK):
+            async with asyncio.timeout(seconds):
                 await self._wake.wait()
         except TimeoutError:
             return

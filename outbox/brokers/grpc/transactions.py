@@ -50,6 +50,7 @@ class Transactions:
             return [LATE] * len(endings)
 
         async def call(ending: Ending, mark: Mark) -> Ended:
+            """Takes the half out first: it is ended once, whatever comes of it."""
             half = self._halves.take(ending.half)
             if half is None:
                 return _NOT_OURS
@@ -63,6 +64,7 @@ class Transactions:
             return LATE
 
         async def call(ending: Ending, mark: Mark) -> Ended:
+            """As the answer to a check."""
             return await self._end(ending, channel, until, mark, source=TransactionSource.SOURCE_SERVER_CHECK)
 
         (ended,) = Batch[Ending, Ended]([Ending(half, verdict)], LATE).run(self._channels, call, until)
@@ -89,7 +91,7 @@ class Transactions:
             answer = await channel.stub.EndTransaction(request, metadata=self._channels.metadata(), timeout=left)
         except AioRpcError as error:
             if ending.verdict is Verdict.COMMIT:
-                await self._channels.drop(channel)  # it must not arrive after its window
+                await self._channels.drop(channel)  # what of it is unsent must not arrive after its window
             return unanswered(f"{error.code().name}: {error.details()}")
         return _read(answer.status)
 

@@ -1,0 +1,155 @@
+"""A proxy that answers as the test says: the protocol's service in this process, on a real port."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+from rocketmq.grpc_protocol import (
+    Code,
+    HeartbeatRequest,
+    MessageType,
+    Permission,
+    Status,
+    TelemetryCommand,
+    service_pb2,
+    service_pb2_grpc,
+)
+
+Method = Callable[[Any, grpc.ServicerContext], Any]
+
+
+class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[misc]  # generated, without types
+    """Stores and ends everything unless its ``on_…`` functions say otherwise; remembers what it was asked."""
+
+    def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
+        """``credentials``: TLS."""
+        self._credentials = credentials
+        self.sent: list[Any] = []
+        self.ended: list[Any] = []
+        self.peers: list[str] = []
+        #: The topics of each settings command that came in.
+        self.told: list[tuple[str, ...]] = []
+        self.left = 0
+        self.on_send: Method = lambda request, _: stored(request)
+        self.on_end: Method = lambda *_: service_pb2.EndTransactionResponse(status=status(Code.OK))
+        self.on_route: Method = lambda request, _: self.route(request, MessageType.TRANSACTION)
+        self.on_heartbeat: Method = lambda *_: service_pb2.HeartbeatResponse(status=status(Code.OK))
+        self._streams: list[queue.Queue[Any]] = []
+        self._start()
+
+    def _start(self, address: str = "127.0.0.1:0") -> None:
+        self._server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
+        service_pb2_grpc.add_MessagingServiceServicer_to_server(self, self._server)
+        if self._credentials is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, self._credentials)
+        self._server.start()
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """Breaks all connections; the port is free then."""
+        for stream in self._streams:
+            stream.put(None)
+        self._streams.clear()
+        self._server.stop(grace=0).wait()
+
+    def restart(self) -> None:
+        """Comes back on its port and knows nobody."""
+        self.stop()
+        self._start(self.address)
+
+    def break_streams(self) -> None:
+        """Ends the telemetry streams and nothing else."""
+        for stream in self._streams:
+            stream.put(None)
+        self._streams.clear()
+
+    def ask(self, topic: str, half_id: str, **properties: str) -> None:
+        """Asks the newest stream what became of a half."""
+        command = TelemetryCommand()
+        check = command.recover_orphaned_transaction_command
+        check.transaction_id = half_id
+        check.message.topic.name = topic
+        check.message.system_properties.message_id = half_id
+        check.message.user_properties.update(properties)
+        self._streams[-1].put(command)
+
+    def route(self, request: Any, *types: Any) -> Any:
+        """One queue, behind this proxy."""
+        answer = service_pb2.QueryRouteResponse(status=status(Code.OK))
+        found = answer.message_queues.add()
+        found.permission = Permission.READ_WRITE
+        found.accept_message_types.extend(types)
+        found.broker.endpoints.scheme = 1  # AddressScheme.IPv4
+        address = found.broker.endpoints.addresses.add()
+        address.host, address.port = "127.0.0.1", self.port
+        return answer
+
+    # The service, by the protocol's names.
+
+    def QueryRoute(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        """The topic's route."""
+        return self.on_route(request, context)
+
+    def SendMessage(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        """Stores a message."""
+        self.sent += request.messages
+        self.peers.append(context.peer())
+        return self.on_send(request, context)
+
+    def EndTransaction(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        """Ends a half."""
+        self.ended.append(request)
+        return self.on_end(request, context)
+
+    def Heartbeat(self, request: HeartbeatRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        """Still there."""
+        return self.on_heartbeat(request, context)
+
+    def NotifyClientTermination(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        """Gone."""
+        self.left += 1
+        return service_pb2.NotifyClientTerminationResponse(status=status(Code.OK))
+
+    def Telemetry(self, commands: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+        """Repeats settings as the proxy does, and passes checks on."""
+        outgoing: queue.Queue[Any] = queue.Queue()
+        self._streams.append(outgoing)
+        context.add_callback(lambda: outgoing.put(None))
+        threading.Thread(target=self._hear, args=(commands, outgoing), daemon=True).start()
+        yield from iter(outgoing.get, None)
+
+    def _hear(self, commands: Iterator[Any], outgoing: "queue.Queue[Any]") -> None:
+        try:
+            for command in commands:
+                self.told.append(tuple(topic.name for topic in command.settings.publishing.topics))
+                outgoing.put(TelemetryCommand(status=status(Code.OK), settings=command.settings))
+        except grpc.RpcError:
+            return  # the client has gone
+
+
+def status(code: Any, message: str = "") -> Any:
+    """A status of the protocol."""
+    return Status(code=code, message=message)
+
+
+def stored(request: Any) -> Any:
+    """All messages of the request, as halves under their own ids."""
+    answer = service_pb2.SendMessageResponse(status=status(Code.OK))
+    for message in request.messages:
+        name = message.system_properties.message_id
+        answer.entries.add(status=status(Code.OK), message_id=name, transaction_id=name)
+    return answer
+
+
+def refused(code: Any, message: str) -> Method:
+    """Answers every message with a status and no entry."""
+    return lambda *_: service_pb2.SendMessageResponse(status=status(code, message))
