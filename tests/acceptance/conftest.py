@@ -53,10 +53,10 @@ def _embedded(folder: Path) -> tuple[str, str, Callable[[], list[Seen]]]:
     return f"embedded://{folder}/broker.db", "payments", visible
 
 
-def rocketmq_stack(namesrv: str) -> tuple[str, str, Callable[[], list[Seen]]]:
+def rocketmq_stack(namesrv: str, message_type: str = "") -> tuple[str, str, Callable[[], list[Seen]]]:
     """Broker URL, a fresh topic, and how to see its messages."""
     topic = f"payments-{fresh_token()}"
-    create_topics(namesrv, [topic, f"{topic}-other"], queues=4)
+    create_topics(namesrv, [topic, f"{topic}-other"], queues=4, message_type=message_type)
 
     def visible() -> list[Seen]:
         with Admin(namesrv) as admin:

@@ -21,7 +21,8 @@ from functools import partial
 
 from tests.crash import boundary
 from tests.crash.audit import Audit
-from tests.crash.campaign import DRAINED, SERVERS, TRANSPORTS, Plan, Struck, run
+from tests.crash.campaign import DRAINED, SERVERS, Plan, Struck, run
+from tests.crash.transports import TRANSPORTS
 
 _HEADING = f"{'database':<11}{'seed':>8}  {'no':>4}  {'seconds':>7}  {'fault':<28}moment"
 

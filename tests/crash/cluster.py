@@ -1,6 +1,8 @@
 """A RocketMQ of the campaign's own, whose broker is only reached through a bad network."""
 
 import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
@@ -8,6 +10,7 @@ from tests.crash.proxy import Proxy
 from tests.services.errors import ServiceMissing
 from tests.services.rocketmq.cluster import DEFAULT_VERSION, BrokerServer, NameServer
 from tests.services.rocketmq.configuration import CHECKS
+from tests.services.server import Server
 
 #: Where the broker listens; it announces 127.0.0.1 with the same port, where the proxy stands.
 BEHIND: Final = "127.0.0.2"
@@ -18,8 +21,8 @@ REGISTERED: Final = 10_000
 class ProxiedBroker(BrokerServer):
     """A broker behind a proxy: clients, and the question whether it is ready, go through that."""
 
-    def __init__(self, name_server: str) -> None:
-        settings = {**CHECKS["fast"], "bindAddress": BEHIND, "registerNameServerPeriod": REGISTERED}
+    def __init__(self, name_server: str, settings: Mapping[str, object]) -> None:
+        settings = {**CHECKS["fast"], "bindAddress": BEHIND, "registerNameServerPeriod": REGISTERED, **settings}
         super().__init__(DEFAULT_VERSION, name_server, settings, optimised=False)
         self._network: Proxy | None = None
 
@@ -47,10 +50,13 @@ class ProxiedBroker(BrokerServer):
 class Cluster:
     """A name server and a broker behind a proxy; stops exactly what it started."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: object) -> None:
+        """``settings``: lines of the broker's file."""
         _require_second_address()
         self.name_server = NameServer(DEFAULT_VERSION, optimised=False)
         self.broker: ProxiedBroker
+        self._settings = settings
+        self._grpc: Server | None = None
 
     @property
     def namesrv(self) -> str:
@@ -58,13 +64,17 @@ class Cluster:
         return self.name_server.url
 
     def grpc_proxy(self) -> str:
-        """``host:port`` of a RocketMQ proxy for gRPC clients."""
-        raise ServiceMissing("the RocketMQ proxy is not among the servers of the tests yet: use another --transport")
+        """``host:port`` of a RocketMQ proxy for gRPC clients, started with the first call."""
+        if self._grpc is None:
+            from tests.services.rocketmq.proxy import Proxy as GrpcProxy  # needs the gRPC client's library
+
+            self._grpc = GrpcProxy(self.namesrv).start()
+        return self._grpc.url
 
     def __enter__(self) -> Self:
         self.name_server.start()
         try:
-            self.broker = ProxiedBroker(self.namesrv)
+            self.broker = ProxiedBroker(self.namesrv, self._settings)
             self.broker.start()
         except BaseException:
             self.name_server.stop()
@@ -74,10 +84,11 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.broker.stop()
-        finally:
-            self.name_server.stop()
+        with ExitStack() as started:
+            started.callback(self.name_server.stop)
+            started.callback(self.broker.stop)
+            if self._grpc is not None:
+                started.callback(self._grpc.stop)
 
 
 def _require_second_address() -> None:

@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -48,29 +48,29 @@ class Fleet(Deployment):
         broker_url: str,
         topic: str,
         visible: Callable[[], list[Seen]],
-        *,
-        relay_broker_url: str | None = None,
     ) -> None:
-        """``relay_broker_url``: relays and check-back processes use another transport than the consumer."""
         super().__init__(folder, database_url, broker_url, topic, visible)
-        self._relay_broker_url = relay_broker_url or broker_url
+        self._shipping: Mapping[str, str] = {}
         #: Who ended otherwise than by SIGKILL, with exit code and last words: there should be none.
         self.fallen: list[str] = []
         self._crew: dict[str, subprocess.Popen[bytes]] = {}
         self._batch: tuple[str, str] | None = None
 
+    def ship_through(self, broker_url: str, settings: Mapping[str, str]) -> None:
+        """Relays and check-back processes use another transport than the consumer from now on."""
+        self._shipping = {**settings, "OUTBOX_BROKER_URL": broker_url}
+
     def launch(self, role: str, *arguments: str, fault: str = "", **environment: str) -> None:
         """Starts a role; a process that still plays it is killed before. ``fault`` arms a point."""
         self.kill(role)
         consumes = COMMANDS[role] is CONSUMER
-        url = {} if consumes else {"OUTBOX_BROKER_URL": self._relay_broker_url}
         group = ("--group", f"shop-{self.topic}") if consumes else ()
-        started = self.outbox(*COMMANDS[role], *group, *arguments, fault=fault, **SETTINGS, **url, **environment)
-        self._crew[role] = started
+        settings = {**SETTINGS, **({} if consumes else self._shipping), **environment}
+        self._crew[role] = self.outbox(*COMMANDS[role], *group, *arguments, fault=fault, **settings)
 
-    def late(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def late(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         """Starts an ``outbox`` process of ``tests.crash.late``."""
-        return self._start(["-m", "tests.crash.late", *arguments], SETTINGS)
+        return self._start(["-m", "tests.crash.late", *arguments], {**SETTINGS, **environment})
 
     def enlist(self, role: str, process: subprocess.Popen[bytes]) -> None:
         """Lets a process that was started otherwise play a role; one that still plays it is killed before."""
