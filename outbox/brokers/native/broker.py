@@ -24,7 +24,6 @@ from outbox.brokers.native.content import HALF_FLAG, HALF_GROUP
 from outbox.brokers.native.dispatch import Dispatch, Outcome
 from outbox.brokers.native.positions import Place, Positions
 from outbox.brokers.native.producer import Credentials, Producer
-from outbox.brokers.native.vetting import Vetting
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.broker import RemotingBroker
@@ -67,7 +66,7 @@ class NativeBroker:
         self._positions = Positions(self._connections, routes)
         self._producer = Producer(library, ";".join(addresses), _SENDING_GROUP.format(group=group), credentials)
         self._calls = Calls(threads)
-        self._dispatch = Dispatch(Vetting(routes), self._calls, self._producer)
+        self._dispatch = Dispatch(self._connections, routes, self._calls, self._producer)
         self._process = os.getpid()
         self._closed = False
 

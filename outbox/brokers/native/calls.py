@@ -3,11 +3,23 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from outbox.brokers.base import BrokerClosed, Outage, Unknown
-from outbox.brokers.native.vetting import Placed
+from outbox.brokers.base import BrokerClosed, Outage, Outgoing, Unknown
 from outbox.clock import monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A message and where it goes."""
+
+    message: Outgoing
+    #: Number of the queue among the topic's.
+    queue: int
+    #: Of the broker that has the queue.
+    address: str
+
 
 Outcome = TypeVar("Outcome")
 #: Sends one message.

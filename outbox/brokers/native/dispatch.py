@@ -1,30 +1,36 @@
-"""Sends batches: one message ahead to each broker that has not answered yet, then the rest at once."""
+"""Sends batches: to each broker that has not answered lately one message ahead, then the rest at once."""
 
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from outbox.brokers.base import Outage, Outgoing, Refused, Unknown
-from outbox.brokers.native.calls import Calls
+from outbox.brokers.native.calls import Calls, Placed
+from outbox.brokers.native.content import flaw_of
 from outbox.brokers.native.producer import Producer
-from outbox.brokers.native.vetting import Placed, Vetting
+from outbox.brokers.remoting.connections import Connections, RemotingError
+from outbox.brokers.remoting.placing import Placing, Share
+from outbox.brokers.remoting.routes import NoRoute, Routes
 from outbox.clock import monotonic
 
 #: The queue offset of a stored message, or what else is known of it.
 Outcome = int | Refused | Outage | Unknown
 
-_BUSY: Final = Outage("the first message to this broker is on its way, and has not come back in time")
+_BUSY: Final = Outage("the first message to this broker has not come back in time")
 
 
 class Dispatch:
     """Safe to use from several threads.
 
     While the client dials a broker, every other call to it fails at once, and the client does not say that nothing was
-    sent. So one message goes ahead; where it is not stored, the others have never left: an outage.
+    sent. So a broker is dialled by ourselves first: where that fails, nothing has left. Then one message goes ahead,
+    and where it is not stored, the others have not left either.
     """
 
-    def __init__(self, vetting: Vetting, calls: Calls, producer: Producer) -> None:
-        self._vetting = vetting
+    def __init__(self, connections: Connections, routes: Routes, calls: Calls, producer: Producer) -> None:
+        self._connections = connections
+        self._routes = routes
+        self._placing = Placing(routes)
         self._calls = calls
         self._producer = producer
         self._answering: set[str] = set()
@@ -32,46 +38,75 @@ class Dispatch:
 
     def send(self, messages: Sequence[Outgoing], properties: Mapping[str, str], until: float) -> list[Outcome]:
         """Outcomes in order, by ``until``; ``properties``: beside those of the messages."""
-        judged = self._vetting.judge(messages, until)
-        outcomes: dict[int, Outcome] = {index: it for index, it in enumerate(judged) if not isinstance(it, Placed)}
-        placed = {index: it for index, it in enumerate(judged) if isinstance(it, Placed)}
-        for broker in dict.fromkeys(it.broker for it in placed.values()):
-            if broker not in self._answering:
-                share = {index: it for index, it in placed.items() if it.broker == broker}
-                outcomes |= self._scout(broker, share, properties, until)
-        rest = {index: it for index, it in placed.items() if index not in outcomes}
+        outcomes: dict[int, Outcome] = {
+            index: flaw for index, message in enumerate(messages) if (flaw := flaw_of(message)) is not None
+        }
+        sound = [index for index in range(len(messages)) if index not in outcomes]
+        shares, nowhere = self._placing.share([messages[index] for index in sound], until)
+        outcomes |= {sound[place]: outage for place, outage in nowhere.items()}
+        rest: dict[int, Placed] = {}
+        for share in shares:
+            placed = {sound[place]: it for place, it in self._placed(share).items()}
+            known = self._scout(share, placed, properties, until)
+            outcomes |= known
+            rest |= {index: it for index, it in placed.items() if index not in known}
         outcomes |= self._run(rest, properties, until)
         return [outcomes[index] for index in range(len(messages))]
 
-    def _scout(
-        self, broker: str, share: Mapping[int, Placed], properties: Mapping[str, str], until: float
-    ) -> dict[int, Outcome]:
-        """The outcome of the first message; that of all, where the broker does not take it."""
-        if not self._scouting.acquire(timeout=max(0.0, until - monotonic())):
-            return dict.fromkeys(share, _BUSY)
+    def _placed(self, share: Share) -> dict[int, Placed]:
+        """By place in the batch; the queue as its number in the sorted list of all, which the client keeps as well."""
+        numbers: dict[str, dict[tuple[str, int], int]] = {}
+        placed: dict[int, Placed] = {}
+        for place, message, queue_id in share.items:
+            if message.topic not in numbers:
+                numbers[message.topic] = self._numbers(message.topic)
+            number = numbers[message.topic].get((share.broker, queue_id), queue_id)
+            placed[place] = Placed(message, number, share.address)
+        return placed
+
+    def _numbers(self, topic: str) -> dict[tuple[str, int], int]:
         try:
-            if broker in self._answering:
+            writable = self._routes.route(topic, monotonic()).writable
+        except (RemotingError, NoRoute):
+            return {}  # it was there a moment ago
+        return {(queue.broker, queue.queue_id): number for number, queue in enumerate(writable)}
+
+    def _scout(
+        self, share: Share, placed: Mapping[int, Placed], properties: Mapping[str, str], until: float
+    ) -> dict[int, Outcome]:
+        """The outcome of the first message, if the broker has to be tried; that of all, if it takes none."""
+        if share.address in self._answering:
+            return {}
+        if not self._scouting.acquire(timeout=max(0.0, until - monotonic())):
+            return dict.fromkeys(placed, _BUSY)
+        try:
+            if share.address in self._answering:
                 return {}
-            first = next(iter(share))
-            ahead = self._run({first: share[first]}, properties, until)
+            self._connections.get(share.address, until)
+            first = next(iter(placed))
+            ahead = self._run({first: placed[first]}, properties, until)
+        except RemotingError as problem:
+            self._routes.doubt(share.address)
+            return dict.fromkeys(placed, self._outage(share, str(problem)))
         finally:
             self._scouting.release()
-        if broker in self._answering:
+        if share.address in self._answering:
             return ahead
-        return dict.fromkeys(share, Outage(f"broker {broker} took no message: {_reason(ahead[first])}")) | ahead
+        return dict.fromkeys(placed, self._outage(share, "it did not take the first message")) | ahead
 
-    def _run(self, share: Mapping[int, Placed], properties: Mapping[str, str], until: float) -> dict[int, Outcome]:
-        def call(placed: Placed) -> int | Unknown:
+    def _outage(self, share: Share, reason: str) -> Outage:
+        self._placing.failed(share.address)
+        return Outage(f"broker {share.broker}: {reason}", self._placing.is_elsewhere(share.address))
+
+    def _run(self, placed: Mapping[int, Placed], properties: Mapping[str, str], until: float) -> dict[int, Outcome]:
+        def call(it: Placed) -> int | Unknown:
             """One blocking call; remembers whether the broker answers."""
-            outcome = self._producer.send(placed.message, properties, placed.index)
+            outcome = self._producer.send(it.message, properties, it.queue)
             if isinstance(outcome, int):
-                self._answering.add(placed.broker)
+                self._answering.add(it.address)
+                self._placing.answered(it.address)
             else:
-                self._answering.discard(placed.broker)
+                self._answering.discard(it.address)
             return outcome
 
-        return dict(zip(share, self._calls.run(call, list(share.values()), until), strict=True))
-
-
-def _reason(outcome: Outcome) -> str:
-    return "" if isinstance(outcome, int) else outcome.reason
+        return dict(zip(placed, self._calls.run(call, list(placed.values()), until), strict=True))

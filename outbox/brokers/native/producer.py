@@ -74,7 +74,7 @@ class Producer:
             arguments = (self._selector, queue + 1, _REPEATS, ctypes.byref(result))
             code = self._library.SendMessageOrderly(pointer, content, *arguments)
         if code != 0 or result.status != _STORED:
-            return Unknown(f"the native client failed (code {code}); its log in {log_folder()} may say why")
+            return Unknown(f"the native client says no more than that it failed; its log in {log_folder()} may say why")
         return int(result.queue_offset)
 
     def close(self) -> None:
