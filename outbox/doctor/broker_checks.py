@@ -91,12 +91,11 @@ def of_group(group: str, found: Mapping[str, GroupFacts | None]) -> Iterator[Fin
         yield subject.GROUP_RETRIES.judged(about, f"retryMaxTimes={min(limits)}", Level.NOTE if few else None)
 
 
-def of_listeners(broker: str, groups: Mapping[str, int], needed: frozenset[str]) -> Iterator[Finding]:
-    """``groups``: clients by producer group; ``needed``: groups under which rows are open."""
-    for group, clients in sorted(groups.items()):
-        worst = Level.WARNING if group in needed else Level.NOTE
-        about = f"producer group {group} at {broker}"
-        yield subject.LISTENER_REGISTERED.judged(about, f"{clients} registered", None if clients else worst)
+def of_listeners(where: str, clients: int, committed: int, *, needed: bool) -> Finding:
+    """A producer group at one broker; ``needed``: rows are open that the broker may ask about."""
+    worst = Level.WARNING if needed else Level.NOTE
+    seen = f"{clients} registered, {committed} committed rows"
+    return subject.LISTENER_REGISTERED.judged(f"producer group {where}", seen, None if clients else worst)
 
 
 def of_discarded(broker: str, topic: DiscardTopic, origin: str, service: str) -> Iterator[Finding]:

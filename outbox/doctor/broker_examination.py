@@ -70,9 +70,11 @@ class BrokerExamination:
             yield from broker_checks.of_discarded(broker, topic, self._known.origin, self._settings.service)
 
     def _of_listeners(self, broker: str) -> Iterator[Finding]:
-        groups = sorted(self._known.groups)
-        clients = {group: number for group in groups for number in self._read(broker, self._examiner.listeners, group)}
-        yield from broker_checks.of_listeners(broker, clients, self._known.needed)
+        own = self._settings.producer_group
+        for group, committed in sorted(self._known.groups.items()):
+            needed = committed > 0 or (group == own and self._known.pending)
+            for clients in self._read(broker, self._examiner.listeners, group):
+                yield broker_checks.of_listeners(f"{group} at {broker}", clients, committed, needed=needed)
 
     def _of_topics(self, brokers: Sequence[str]) -> Iterator[Finding]:
         for topic, mode in sorted(self._known.topics.items()):

@@ -10,7 +10,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from outbox.doctor import database_checks, database_subjects, row_checks
 from outbox.doctor.findings import Finding
 from outbox.envelope import origin_of
-from outbox.lifecycle import open_states
 from outbox.message import Mode
 from outbox.settings import Settings
 from outbox.store.database import Database
@@ -26,9 +25,10 @@ class Known:
     """What the database has told, and what the broker is asked about because of it."""
 
     topics: dict[str, Mode] = field(default_factory=dict)
-    #: Producer groups, and those of them under which rows are open.
-    groups: frozenset[str] = frozenset()
-    needed: frozenset[str] = frozenset()
+    #: Committed rows by producer group; that of the settings is always there.
+    groups: dict[str, int] = field(default_factory=dict)
+    #: Rows of the settings' group may need an answer although none is committed.
+    pending: bool = False
     #: "": not known.
     origin: str = ""
 
@@ -39,7 +39,7 @@ class DatabaseExamination:
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings = settings
         self._database = database
-        self.known = Known(groups=frozenset((settings.producer_group,)))
+        self.known = Known(groups={settings.producer_group: 0})
         self._schema: SchemaFacts | None = None
 
     def findings(self) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ class DatabaseExamination:
             yield database_subjects.DATABASE_REACHABLE.problem("database", f"{where}: {_line(error)}")
             return
         yield database_subjects.DATABASE_REACHABLE.ok("database", where)
-        for part in (self._of_server, self._of_clock, self._of_schema, self._of_rows, self._of_identity):
+        for part in (self._of_server, self._of_clock, self._of_schema, self._of_open, self._of_rows, self._of_identity):
             yield from self._guarded(part)
 
     def _guarded(self, part: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -72,16 +72,20 @@ class DatabaseExamination:
         self._schema = ExaminedSchema(self._database).facts()
         return database_checks.of_schema(self._schema)
 
+    def _of_open(self) -> Iterator[Finding]:
+        if self._tables_are_missing():
+            return
+        facts = ExaminedRows(self._database).open()
+        self.known.topics |= facts.topics
+        self.known.groups |= facts.groups
+        self.known.pending = facts.pending
+        yield from row_checks.of_groups(facts.groups, self._settings.producer_group)
+
     def _of_rows(self) -> Iterator[Finding]:
         if self._tables_are_missing():
             return
-        rows = ExaminedRows(self._database)
-        facts = rows.facts(row_checks.LONG)
-        own = self._settings.producer_group
-        self.known.topics = rows.topics()
-        self.known.groups = facts.groups | {own}
-        self.known.needed = facts.groups | ({own} if any(facts.rows[state] for state in open_states()) else set())
-        yield from row_checks.of_rows(facts, own)
+        facts = ExaminedRows(self._database).facts(row_checks.LONG)
+        yield from row_checks.of_rows(facts)
         yield from row_checks.of_heartbeats(facts, self._settings.heartbeat_gap)
 
     def _of_identity(self) -> Iterator[Finding]:

@@ -25,8 +25,8 @@ def of_origin(service: str, database_ids: Sequence[str]) -> Iterator[Finding]:
         yield subject.ORIGIN.problem(OUTBOX, f"{len(database_ids)} identities: {', '.join(database_ids) or 'none'}")
 
 
-def of_rows(facts: RowFacts, group: str) -> Iterator[Finding]:
-    """``group``: the producer group of the settings."""
+def of_rows(facts: RowFacts) -> Iterator[Finding]:
+    """Rows that need somebody."""
     late = f"oldest due row: {facts.oldest_due:.1f} s"
     yield subject.ROWS_LATE.judged(OUTBOX, late, Level.WARNING if facts.oldest_due > LATE else None)
     old = f"{facts.old} open rows older than {LONG:.0f} s"
@@ -36,8 +36,12 @@ def of_rows(facts: RowFacts, group: str) -> Iterator[Finding]:
     yield subject.ROWS_UNSETTLED.judged(OUTBOX, stuck, Level.WARNING if facts.unsettled_long else None)
     dead = facts.rows[State.DEAD]
     yield subject.ROWS_DEAD.judged(OUTBOX, f"{dead}{_reasons(facts.dead)}", Level.WARNING if dead else None)
-    others = sorted(facts.groups - {group})
-    seen = f"{', '.join(others)} beside {group}" if others else group
+
+
+def of_groups(groups: Mapping[str, int], own: str) -> Iterator[Finding]:
+    """``groups``: committed rows by producer group; ``own``: the group of the settings."""
+    others = [f"{count} of {group}" for group, count in sorted(groups.items()) if group != own]
+    seen = f"{', '.join(others)} beside {own}" if others else own
     yield subject.ROWS_OTHER_GROUP.judged(OUTBOX, seen, Level.NOTE if others else None)
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
-from outbox.lifecycle import State, open_states
+from outbox.lifecycle import Move, State, open_states, sources_of
 from outbox.message import Mode
 from outbox.schema import database as database_table
 from outbox.schema import outbox, state_in, unsettled
@@ -38,8 +39,18 @@ class RowFacts:
     #: The most frequent reasons of dead rows, and of such committed rows.
     dead: Mapping[str, int]
     unsettled: Mapping[str, int]
-    #: Producer groups of committed rows.
-    groups: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFacts:
+    """What the rows that still owe a message need of the broker."""
+
+    #: Of open and recent rows; transactional, if one of the topic's rows is.
+    topics: Mapping[str, Mode]
+    #: Committed rows by producer group.
+    groups: Mapping[str, int]
+    #: Pending rows: halves of the settings' producer group may be under way.
+    pending: bool
 
 
 class ExaminedRows:
@@ -51,7 +62,7 @@ class ExaminedRows:
 
     def facts(self, long: float) -> RowFacts:
         """All but the payloads; counts rows, as ``outbox status`` does."""
-        figures, groups = self._operations.figures(), self._operations.open_groups()
+        figures = self._operations.figures()
         due_long_ago = sa.and_(
             outbox.c.created_at < utc_after(-long),
             sa.or_(outbox.c.not_before.is_(None), outbox.c.not_before < utc_after(-long)),
@@ -66,19 +77,25 @@ class ExaminedRows:
             self._count(stuck),
             self._reasons(state_in((State.DEAD,))),
             self._reasons(stuck),
-            groups,
         )
 
-    def topics(self) -> dict[str, Mode]:
-        """The topics of open and recent rows; transactional, if one of their rows is."""
+    def open(self) -> OpenFacts:
+        """By indexes alone, however many rows there are."""
+        groups = sa.select(outbox.c.half_group, sa.func.count()).where(unsettled()).group_by(outbox.c.half_group)
+        pending = sa.select(sa.exists().where(state_in(sources_of(Move.COMMIT))))
+        with self._database.transaction() as connection:
+            counted = {group: number for group, number in connection.execute(groups) if group}
+            return OpenFacts(self._topics(connection), counted, bool(connection.execute(pending).scalar()))
+
+    @staticmethod
+    def _topics(connection: Connection) -> dict[str, Mode]:
         recent = outbox.c.id > sa.select(sa.func.max(outbox.c.id) - _RECENT).scalar_subquery()
         query = sa.select(outbox.c.topic, outbox.c.mode).distinct()
         found: dict[str, Mode] = {}
-        with self._database.transaction() as connection:
-            for which in (state_in(open_states()), recent):
-                for topic, mode in connection.execute(query.where(which)):
-                    if found.get(topic) is not Mode.TRANSACTIONAL:
-                        found[topic] = Mode(mode)
+        for which in (state_in(open_states()), recent):
+            for topic, mode in connection.execute(query.where(which)):
+                if found.get(topic) is not Mode.TRANSACTIONAL:
+                    found[topic] = Mode(mode)
         return found
 
     def database_ids(self) -> list[str]:

@@ -18,6 +18,7 @@ _POSTGRESQL: Final = (
     "fsync",
     "full_page_writes",
     "max_connections",
+    "reserved_connections",
     "superuser_reserved_connections",
     "synchronous_commit",
     "synchronous_standby_names",
@@ -101,18 +102,20 @@ def _postgresql(connection: Connection) -> ServerFacts:
     """``reset_val`` is what a session has before it sets anything, the settings of its user and database included."""
     named = sa.text("SELECT name, reset_val FROM pg_settings WHERE name = ANY(:names)")
     values = _by_name(connection, named, _POSTGRESQL)
+    # pg_stat_activity hides from most users what kind of backend each one is.
     limits = connection.execute(
         sa.text("""
         SELECT pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_replication),
-               (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+               (SELECT sum(numbackends) FROM pg_stat_database),
                (SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user),
                (SELECT datconnlimit FROM pg_database WHERE datname = current_database())
         """)
     ).one()
     in_recovery, standbys, used, of_role, of_database = limits
-    of_server = int(values["max_connections"]) - int(values["superuser_reserved_connections"])
+    reserved = sum(int(values.get(f"{whose}reserved_connections", 0)) for whose in ("", "superuser_"))
+    of_server = int(values["max_connections"]) - reserved
     allowed = min(limit for limit in (of_server, of_role, of_database) if limit is not None and limit >= 0)
-    return ServerFacts("postgresql", values, bool(in_recovery), standbys, allowed, used)
+    return ServerFacts("postgresql", values, bool(in_recovery), standbys, allowed, int(used))
 
 
 def _mysql(connection: Connection, dialect: str) -> ServerFacts:

@@ -26,6 +26,7 @@ from outbox.store.operations import Operations
 from outbox.wiring import open_broker, open_examiner
 from tests.contracts.rig import eventually, message, prepare_one
 from tests.integration.commands import Command, in_process
+from tests.integration.conftest import Copies
 from tests.integration.rows import added, force
 from tests.services.databases import fresh_database
 from tests.services.mariadb import MariaDB
@@ -185,21 +186,35 @@ def test_what_a_server_trades_for_speed_is_found(command: Command, settings: Set
     assert mended(doctor(command, settings)) == FAST[database.dialect]
 
 
-def test_defaults_that_a_database_gives_its_sessions_are_found(
-    command: Command, postgresql_copies: Any, tmp_path: Path
+@contextmanager
+def as_a_user_without_rights(url: str) -> Iterator[str]:
+    """A PostgreSQL user who may read and write the tables, few times at once, without durability."""
+    user = f"app_{fresh_token()}"
+    engine = sa.create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    made = (
+        f"CREATE ROLE {user} LOGIN CONNECTION LIMIT 9",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {user}",
+        f"ALTER ROLE {user} SET synchronous_commit = off",
+        f"ALTER DATABASE {engine.url.database} SET timezone = 'Asia/Shanghai'",
+        f"ALTER DATABASE {engine.url.database} SET default_transaction_isolation = 'serializable'",
+    )
+    with engine.connect() as connection:
+        for statement in made:
+            connection.exec_driver_sql(statement)
+        yield engine.url.set(username=user).render_as_string(hide_password=False)
+        connection.exec_driver_sql(f"DROP OWNED BY {user}")
+        connection.exec_driver_sql(f"DROP ROLE {user}")
+
+
+def test_defaults_that_postgresql_gives_a_users_sessions_are_found(
+    command: Command, postgresql_copies: Copies, tmp_path: Path
 ) -> None:
-    # Given a PostgreSQL database that turns durability off for whoever connects, and lets few in
-    with postgresql_copies(tmp_path) as url:
-        name = sa.make_url(url).database
-        engine = sa.create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.exec_driver_sql(f"ALTER DATABASE {name} SET synchronous_commit = off")
-            connection.exec_driver_sql(f"ALTER DATABASE {name} SET timezone = 'Asia/Shanghai'")
-            connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
-            connection.exec_driver_sql(f"ALTER DATABASE {name} CONNECTION LIMIT 9")
-        # When it is examined; Then each is told, although the daemons' own sessions set some for themselves
+    # Given a user whose sessions are not durable, in another time zone, and few
+    with postgresql_copies(tmp_path) as administrators, as_a_user_without_rights(administrators) as url:
+        # When doctor runs as that user
         settings = load(database_url=url, broker_url=f"embedded://{tmp_path / 'broker.db'}", origin="orders")
         findings = doctor(command, settings)
+    # Then each is told, although the daemons' own sessions set some for themselves
     levels = {name: findings[name]["level"] for name in findings if name not in FAST["postgresql"]}
     assert levels == {
         "broker-embedded": "note",
@@ -278,6 +293,7 @@ def test_rows_that_need_somebody_are_found(command: Command, settings: Settings,
     assert findings["rows-dead"]["seen"] == "2: 2 × code 13: too large"
     assert "1 × commit denied" in findings["rows-unsettled"]["seen"]
     assert "old-group" in findings["rows-other-group"]["seen"]
+    assert findings["listener-registered"]["about"] == "producer group outbox-orders at embedded"
     assert findings["listener-registered"]["level"] == "warning"
 
 

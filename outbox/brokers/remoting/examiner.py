@@ -140,7 +140,7 @@ def _told(what: str) -> Iterator[None]:
     """Turns what the servers did not do into ``CannotTell``."""
     try:
         yield
-    except (RemotingError, MalformedMessage, ValueError, KeyError, TypeError) as problem:
+    except (RemotingError, MalformedMessage, ValueError, KeyError, TypeError, AttributeError) as problem:
         said = " ".join(str(problem).split())
         kind = OutOfReach if isinstance(problem, Away | NoAnswer) else CannotTell
         raise kind(f"{what}: {said}") from problem

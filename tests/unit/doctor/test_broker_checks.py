@@ -151,13 +151,12 @@ def test_a_consumer_group_is_judged(at: Mapping[str, GroupFacts | None], found: 
 
 def test_a_group_without_a_listener_matters_where_rows_are_open() -> None:
     # Given a group with a listener, an idle one without, and one without under which rows are open
-    findings = list(of_listeners("a", {"heard": 1, "idle": 0, "needed": 0}, frozenset(("needed", "heard"))))
-    # Then each is judged for itself
-    assert [(it.about, it.level) for it in findings] == [
-        ("producer group heard at a", Level.OK),
-        ("producer group idle at a", Level.NOTE),
-        ("producer group needed at a", Level.WARNING),
-    ]
+    assert of_listeners("g at a", 1, 3, needed=True).level is Level.OK
+    assert not_ok([of_listeners("g at a", 0, 0, needed=False)]) == {"listener-registered": Level.NOTE}
+    needed = of_listeners("g at a", 0, 3, needed=True)
+    # Then each is judged for itself, and the rows are counted
+    assert (needed.level, needed.about) == (Level.WARNING, "producer group g at a")
+    assert needed.seen == "0 registered, 3 committed rows"
 
 
 @pytest.mark.parametrize(
