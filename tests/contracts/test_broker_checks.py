@@ -242,7 +242,9 @@ def test_an_ended_half_is_asked_about_no_more(rig: Rig, topic: str, group: str) 
     broker = rig.open(group)
     committed = publish(broker, message(topic))
     rolled_back = prepare_one(broker, message(topic))
-    end_one(broker, rolled_back, Verdict.ROLLBACK)
+    ended = end_one(broker, rolled_back, Verdict.ROLLBACK)
+    assert ended.confirmation in {Confirmation.CONFIRMED, Confirmation.UNANSWERED}, ended
+    assert rig.capabilities.confirms == (ended.confirmation is Confirmation.CONFIRMED), ended
     witness = prepare_one(broker, message(topic))
     # When rounds of checks go on
     asked = Asked()

@@ -9,6 +9,7 @@ from outbox.brokers.remoting.connections import Connections, Denied, RemotingErr
 from outbox.brokers.remoting.pipeline import exchange
 from outbox.brokers.remoting.receipts import Receipt
 from outbox.brokers.remoting.routes import Routes
+from outbox.brokers.remoting.stored import MalformedMessage
 from outbox.brokers.source import Delivery
 from outbox.clock import monotonic
 
@@ -53,11 +54,18 @@ class Acknowledgements:
         return confirmed
 
     def change(self, delivery: Delivery, invisible: float) -> Receipt | None:
-        """CHANGE_MESSAGE_INVISIBLETIME; the receipt that replaces the old one."""
+        """CHANGE_MESSAGE_INVISIBLETIME; the receipt that replaces the old one.
+
+        A yes without a new receipt is none: nothing can be asked about the delivery any more, and it comes again.
+        """
         receipt = Receipt.parse(delivery.receipt)
         fields = {**self._fields(delivery, receipt), "invisibleTime": str(max(1, int(invisible * 1000)))}
         answer = self._ask(delivery, receipt, Request.CHANGE_INVISIBLE, fields)
-        return None if answer is None else receipt.renewed(answer)
+        try:
+            return None if answer is None else receipt.renewed(answer)
+        except MalformedMessage as problem:
+            log.warning("%s of topic %s comes again: %s", delivery.unique_id, delivery.topic, problem)
+            return None
 
     def bury(self, delivery: Delivery, reason: str) -> bool:
         """Has the broker copy the message to ``%DLQ%group``, then acknowledges; the reason goes to the log."""

@@ -20,7 +20,7 @@ from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.commands import Sign
 from outbox.brokers.remoting.connections import Connections
 from outbox.brokers.remoting.kinds import half_kind, plain_kind
-from outbox.brokers.remoting.listener import Listener
+from outbox.brokers.remoting.listener import HEARTBEAT, Listener
 from outbox.brokers.remoting.lookup import LookUp
 from outbox.brokers.remoting.routes import FRESH, Routes
 from outbox.brokers.remoting.sending import Sender
@@ -39,10 +39,17 @@ class _Client:
     """Everything that belongs to one process: connections, routes, threads."""
 
     def __init__(
-        self, name_servers: Sequence[str], group: str, dialler: Dial, sign: Sign | None, cap: int, fresh: float
+        self,
+        name_servers: Sequence[str],
+        group: str,
+        dialler: Dial,
+        sign: Sign | None,
+        cap: int,
+        fresh: float,
+        heartbeat: float,
     ) -> None:
         self.process = os.getpid()
-        self.listener = Listener()
+        self.listener = Listener(heartbeat)
         self.connections = Connections(self.listener.on_request, dialler=dialler, sign=sign)
         self._pool = ThreadPoolExecutor(_BROKERS_AT_ONCE, "remoting-broker")
         routes = Routes(name_servers, self.connections, fresh)
@@ -75,12 +82,14 @@ class RemotingBroker:
         sign: Sign | None = None,
         in_flight: int = CAP,
         routes_fresh: float = FRESH,
+        heartbeat: float = HEARTBEAT,
     ) -> None:
         """``name_servers``: ``host:9876``, several with ``;`` between them. Nothing is dialled before it is needed.
 
-        ``in_flight``: messages at one broker at once; ``routes_fresh``: seconds for which a route is not asked again.
+        ``in_flight``: messages at one broker at once; ``routes_fresh``: seconds for which a route is not asked again;
+        ``heartbeat``: seconds between two, of which the broker forgets a listener after 120.
         """
-        self._settings = (split_addresses(name_servers), group, dialler, sign, in_flight, routes_fresh)
+        self._settings = (split_addresses(name_servers), group, dialler, sign, in_flight, routes_fresh, heartbeat)
         self._group = group
         self._closed = False
         self._client = _Client(*self._settings)

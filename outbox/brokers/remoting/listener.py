@@ -53,7 +53,9 @@ class _Registration:
 class Listener:
     """One thread that sends heartbeats; checks go from the connections' readers to ``CheckWorkers``."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat: float = HEARTBEAT) -> None:
+        """``heartbeat``: seconds between two."""
+        self._heartbeat = heartbeat
         self._client = f"{socket.gethostname()}@{os.getpid()}#{secrets.token_hex(4)}"
         self._subscription: _Subscription | None = None
         self._registered: dict[str, _Registration] = {}
@@ -132,7 +134,7 @@ class Listener:
         self._looked_for = subscription
         for address in self._masters.values():
             known = self._registered.get(address)
-            if known is None or not known.holds(subscription, HEARTBEAT):
+            if known is None or not known.holds(subscription, self._heartbeat):
                 self._beat(address, subscription)
 
     def _beat(self, address: str, subscription: _Subscription) -> None:

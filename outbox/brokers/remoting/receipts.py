@@ -14,6 +14,8 @@ from outbox.brokers.remoting.stored import MalformedMessage, StoredMessage
 _NORMAL: Final = "0"
 _RETRY: Final = {"1": "%RETRY%{group}_{topic}", "2": "%RETRY%{group}+{topic}"}
 _RECEIPT_FIELDS: Final = 9
+#: What names a checkpoint in an answer.
+_CHECKPOINT: Final = ("popTime", "invisibleTime", "reviveQid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,16 @@ class Receipt:
         return _RETRY[self.kind].format(group=group, topic=topic) if self.kind in _RETRY else topic
 
     def renewed(self, answer: Mapping[str, Any]) -> Self:
-        """The receipt after the invisible time was changed: a checkpoint of its own for this one message."""
+        """The receipt after the invisible time was changed: a checkpoint of its own for this one message.
+
+        ``MalformedMessage`` where the broker's yes does not name the checkpoint: the delivery has no receipt any more.
+        """
+        missing = [name for name in _CHECKPOINT if not answer.get(name)]
+        if missing:
+            raise MalformedMessage(f"the broker's yes to a renewal lacks {', '.join(missing)}")
+        pop_time, invisible, revive_queue = (str(answer[name]) for name in _CHECKPOINT)
         return replace(
-            self,
-            start_offset=self.offset,
-            pop_time=str(answer["popTime"]),
-            invisible=str(answer["invisibleTime"]),
-            revive_queue=str(answer["reviveQid"]),
+            self, start_offset=self.offset, pop_time=pop_time, invisible=invisible, revive_queue=revive_queue
         )
 
     def _fields(self) -> Sequence[str]:
@@ -93,11 +98,11 @@ def receipts(
         try:
             queue = str(message.queue_id)
             offset = offsets[queue].split(",")[ranks[queue].index(message.queue_offset)]
-            times = (str(answer["popTime"]), str(answer["invisibleTime"]), str(answer["reviveQid"]))
-            start = starts[queue]
+            pop_time, invisible, revive_queue = (str(answer[name]) for name in _CHECKPOINT)
+            place = (starts[queue], pop_time, invisible, revive_queue)
         except (KeyError, IndexError) as problem:
             raise MalformedMessage(f"the POP answer does not cover queue {message.queue_id}: {problem!r}") from problem
-        yield message, Receipt(str(message.commit_log_offset), start, *times, _NORMAL, broker, queue, offset)
+        yield message, Receipt(str(message.commit_log_offset), *place, _NORMAL, broker, queue, offset)
 
 
 def _by_queue(text: object) -> dict[str, str]:

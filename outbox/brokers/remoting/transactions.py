@@ -131,6 +131,8 @@ def _ended(answer: Frame | None, answers: Answers) -> Ended:
         return Ended(Confirmation.UNANSWERED, answers.reason)
     if answer.code == Code.SUCCESS:
         return _CONFIRMED
+    if answer.code == Code.BUSY:  # given up unread, no word on this half: it is ended again in its turn
+        return Ended(Confirmation.UNANSWERED, refusal(answer.code, answer.remark))
     gone = answer.code == Code.SYSTEM_ERROR and _NOT_FOUND in answer.remark
     return Ended(Confirmation.GONE if gone else Confirmation.DENIED, refusal(answer.code, answer.remark))
 

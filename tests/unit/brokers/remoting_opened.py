@@ -11,6 +11,8 @@ from outbox.brokers.base import (
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.commands import Request, Sign
 from outbox.brokers.remoting.frames import Frame
+from outbox.brokers.remoting.listener import HEARTBEAT
+from outbox.brokers.remoting.routes import FRESH
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.identity import unique_ids
 from tests.unit.brokers.remoting_server import Behaviour, FakeServer, healthy
@@ -62,9 +64,9 @@ class Open:
         self._closing += [server.stop, broker.close]
         return server, broker
 
-    def client(self, name_servers: str) -> RemotingBroker:
+    def client(self, name_servers: str, *, routes_fresh: float = FRESH, heartbeat: float = HEARTBEAT) -> RemotingBroker:
         """One more transport."""
-        broker = RemotingBroker(name_servers, GROUP)
+        broker = RemotingBroker(name_servers, GROUP, routes_fresh=routes_fresh, heartbeat=heartbeat)
         self._closing.append(broker.close)
         return broker
 

@@ -21,6 +21,7 @@ from tests.unit.brokers.remoting_server import FakeServer, answer, healthy
         (0, "", Confirmation.CONFIRMED),
         (1, "Find prepared transaction message failed", Confirmation.GONE),
         (1, "The producer group wrong", Confirmation.DENIED),
+        (2, "[TIMEOUT_CLEAN_QUEUE]broker busy", Confirmation.UNANSWERED),
         (14, "disk full", Confirmation.DENIED),
         (16, "no permission", Confirmation.DENIED),
     ],

@@ -1,18 +1,23 @@
 """Checks as brokers of 4.9 and 5.x ask them, and nonsense."""
 
+import threading
+
 import pytest
 
 from outbox.brokers.base import (
     Answer,
     Check,
     Ended,
+    Ending,
     Half,
+    Stored,
 )
 from outbox.brokers.remoting import frames
+from outbox.brokers.remoting.checks import WAITING
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
-from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, eventually
+from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, eventually, half, message
 from tests.unit.brokers.remoting_server import healthy, stored_message
 
 
@@ -125,3 +130,37 @@ def test_the_heartbeat_names_every_group_and_is_repeated_on_a_new_connection(ope
     # Then it is not ready until it has registered again, by itself
     eventually(lambda: len(server.asked(34)) == 2, "a second heartbeat")
     eventually(broker.checks_ready, "the listener is registered again")
+
+
+def test_the_heartbeat_is_repeated_before_the_broker_forgets(opened: Open) -> None:
+    # Given a listener on a connection that stays open: a broker forgets a producer that sends no heartbeat for long
+    server, _ = opened(healthy)
+    broker = opened.client(server.address, heartbeat=0.1)
+    broker.listen([TOPIC], Listening(Verdict.UNKNOWN), ())
+    # When time passes; Then it is heard of again and again
+    eventually(lambda: len(server.asked(34)) >= 3, "a third heartbeat")
+    assert broker.checks_ready()
+
+
+def test_more_checks_than_fit_are_dropped_and_hold_up_nothing(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
+    # Given a handler that hangs, and more checks than threads and places
+    server, broker = opened(healthy)
+    over = threading.Event()
+    checks: list[Check] = []
+
+    def hang(check: Check, answer: Answer) -> None:
+        checks.append(check)
+        over.wait(60)
+
+    broker.listen([TOPIC], hang, ())
+    eventually(broker.checks_ready, "the listener is registered")
+    for number in range(WAITING + 20):
+        server.push(check_frame(f"ID{number}"))
+    eventually(lambda: "dropped a check" in caplog.text, "what is too much is dropped")
+    # When a half is sent and ended over the same connection; Then its answers are read
+    assert isinstance(broker.prepare([message()], timeout=20)[0], Stored)
+    (ended,) = broker.resolve([Ending(half(server), Verdict.COMMIT)], monotonic() + 20)
+    assert ended.confirmation is Confirmation.CONFIRMED
+    assert server.connections == 1
+    over.set()
+    assert len(checks) >= 4

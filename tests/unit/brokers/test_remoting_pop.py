@@ -75,17 +75,27 @@ def test_a_renewal_is_a_checkpoint_of_its_own() -> None:
     assert str(new) == "700 7 2 1000 6 0 broker-a 0 7"
 
 
+@pytest.mark.parametrize("name", sorted(RENEWED))
+def test_a_renewal_without_its_checkpoint_is_refused(name: str) -> None:
+    told = {field: value for field, value in RENEWED.items() if field != name}
+    with pytest.raises(MalformedMessage, match=name):
+        Receipt.parse("700 5 1 30000 4 0 broker-a 0 7").renewed(told)
+
+
 class Popping:
     """A broker that gives out prepared answers to polls and says yes to everything else."""
 
     def __init__(self) -> None:
         self.answers: list[Callable[[Frame], bytes | None]] = []
+        self.renewed: Mapping[str, str] = RENEWED
 
     def __call__(self, server: FakeServer, request: Frame) -> bytes | None:
         """Answers one request."""
         if request.code != Request.POP_MESSAGE:
             return (
-                healthy(server, request) if request.code != Request.CHANGE_INVISIBLE else answer(request, ext=RENEWED)
+                healthy(server, request)
+                if request.code != Request.CHANGE_INVISIBLE
+                else answer(request, ext=self.renewed)
             )
         return self.answers.pop(0)(request) if self.answers else answer(request, 210)
 
@@ -179,6 +189,19 @@ def test_the_invisible_time_counts_from_before_the_request(source: PopSource, po
     assert renewed is not None
     assert after + 60 <= renewed.invisible_until <= monotonic() + 60
     assert renewed.receipt != delivery.receipt
+
+
+def test_a_renewal_that_names_no_receipt_is_none(
+    server: FakeServer, source: PopSource, popping: Popping, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a broker that says yes to a renewal and nothing else
+    popping.give("paid")
+    (delivery,) = source.receive(limit=1, wait=5)
+    popping.renewed = {}
+    # When the invisible time is changed; Then the delivery is not ours any more, and the log says why
+    assert source.renew(delivery, 60) is None
+    assert source.later(delivery, 1) is False
+    assert "popTime" in caplog.text
 
 
 def test_a_dead_letter_is_copied_before_it_is_acknowledged(

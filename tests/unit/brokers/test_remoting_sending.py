@@ -277,3 +277,16 @@ def test_a_lane_stays_on_its_queue(opened: Open) -> None:
     queues = [request.ext["e"] for request in server.asked(310)]
     assert len(set(queues[:10:2])) == len(set(queues[1:10:2])) == 1
     assert sorted(queues[10:]) == sorted("01230123")
+
+
+def test_a_name_server_that_hangs_up_an_idle_connection_is_dialled_again(opened: Open) -> None:
+    # Given a transport whose route is asked for at each call, and servers that hang up between two calls
+    server, _ = opened(healthy)
+    broker = opened.client(server.address, routes_fresh=0)
+    reader = f"remoting-{server.address}"
+    for turn in range(1, 4):
+        # When a half is sent; Then the call just works
+        assert isinstance(broker.prepare([message()], timeout=20)[0], Stored)
+        assert len(server.asked(105)) == turn
+        server.hang_up()
+        eventually(lambda: reader not in {thread.name for thread in threading.enumerate()}, "the end is noticed")
