@@ -1,9 +1,10 @@
 """Consumers whose effects happen once per key, whatever the broker delivers how often."""
 
 from outbox.consumer.business import BusinessConsumer
-from outbox.consumer.errors import Permanent
+from outbox.consumer.errors import LeaseLost, Permanent
 from outbox.consumer.inbox import Inbox
 from outbox.consumer.keys import Extractor, header
+from outbox.consumer.leased_inbox import FencedLease, LeasedInbox
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, Filtered, InProgress, NoKey, Outcome, Park, Processed, Retry
 from outbox.consumer.runner import Runner, RunnerSettings
@@ -15,9 +16,12 @@ __all__ = [
     "BusinessConsumer",
     "Duplicate",
     "Extractor",
+    "FencedLease",
     "Filtered",
     "InProgress",
     "Inbox",
+    "LeaseLost",
+    "LeasedInbox",
     "Message",
     "NoKey",
     "Outcome",

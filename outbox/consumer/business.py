@@ -57,7 +57,7 @@ class BusinessConsumer(SqlConsumer):
         with opened(self._watched, self._lock_timeout) as connection:
             guard = Guard(connection)
             try:
-                outcome = _outcome(call(handler, message, guard))
+                outcome = _outcome(call(lambda: handler(message, guard.session), guard.saw))
                 guard.settle()
                 if isinstance(outcome, Processed):
                     guard.commit()

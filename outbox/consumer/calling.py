@@ -1,4 +1,4 @@
-"""Calls a handler inside a guarded transaction."""
+"""Calls handlers, and tells their errors from the store's."""
 
 from collections.abc import Awaitable, Callable, Generator
 
@@ -7,18 +7,20 @@ from sqlalchemy.orm import Session
 from outbox.consumer.drivers import is_outage
 from outbox.consumer.errors import HandlerFailed
 from outbox.consumer.failures import said
-from outbox.consumer.guard import Guard
 from outbox.consumer.message import Message
 
 Handler = Callable[[Message, Session], object]
 
 
-def call(handler: Handler, message: Message, guard: Guard) -> object:
-    """What the handler returns; an error of a database that is not the guard's must not pass for an outage of it."""
+def call(work: Callable[[], object], is_own: Callable[[Exception], bool]) -> object:
+    """What the work returns; an error of a database that is not the strategy's must not pass for an outage of it.
+
+    ``is_own`` tells whether an error came from the strategy's own connection.
+    """
     try:
-        returned = handler(message, guard.session)
+        returned = work()
     except Exception as error:
-        if is_outage(error) and not guard.saw(error):
+        if is_outage(error) and not is_own(error):
             raise HandlerFailed(said(error)) from error
         raise
     if isinstance(returned, Awaitable | Generator):

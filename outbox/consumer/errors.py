@@ -11,6 +11,10 @@ class TransactionBroken(OutboxError):
     """The handler ended the inbox's transaction, or went on after an error that had spoiled it; nothing is kept."""
 
 
+class LeaseLost(OutboxError):
+    """The lease of the key is over or taken: another owner may be at work, so nothing more may be done for it."""
+
+
 class CommittedEarly(OutboxError):
     """The transaction was ended behind the inbox's back: what came before may be durable, what came after is not."""
 

@@ -62,7 +62,7 @@ class RowTransaction:
     def _run(connection: Connection, claim: Claim, message: Message, handler: Handler, *, locked: bool) -> None:
         guard = Guard(connection)
         try:
-            call(handler, message, guard)
+            call(lambda: handler(message, guard.session), guard.saw)
             guard.settle()
             if locked:
                 claims.finish(connection, claim)

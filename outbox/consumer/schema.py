@@ -27,8 +27,12 @@ inbox = sa.Table(
     sa.Column("topic", ExactText(TOPIC_BYTES), nullable=False),
     sa.Column("payload_hash", exact_bytes(_HASH_BYTES), nullable=False),
     sa.Column("received_at", Instant(), nullable=False),
-    # NULL: claimed by a long handler whose effect is not durable; whoever can lock the row may work.
+    # NULL: claimed by a long handler whose effect is not durable. Who can lock the row may work, unless it has a lease.
     sa.Column("done_at", Instant()),
+    # Names the owner of the lease: one more with each claim, so that an earlier owner's writes can be refused.
+    sa.Column("token", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
+    sa.Column("lease_until", Instant()),
+    sa.Column("attempts", sa.Integer(), nullable=False, server_default=sa.text("0")),
     mysql_engine="InnoDB",
     mysql_charset="utf8mb4",
 )

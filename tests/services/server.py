@@ -237,4 +237,5 @@ class Server(ABC):
 
     def _log_tail(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return "\n".join(lines[-20:])
+        # A set-up program may end its log with advice; what went wrong stands before it.
+        return "\n".join([line for line in lines[:-20] if "ERROR" in line] + lines[-20:])

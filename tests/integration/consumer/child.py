@@ -2,18 +2,20 @@
 
 ``child.py race URL KEYS FAILS`` waits for a line, then processes the keys in order and prints each outcome; the first
 FAILS handler calls in this process fail after their effect. ``child.py crash URL POINT`` processes the key "k" and
-stops at POINT, saying so, until it is killed.
+stops at POINT, saying so, until it is killed. ``child.py lease URL SECONDS`` claims the key "k" under a lease and stops
+inside its handler.
 """
 
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from outbox.consumer import Inbox, Message, Runner, RunnerSettings
+from outbox.consumer import Inbox, LeasedInbox, Message, Runner, RunnerSettings
 from outbox.store.database import Database
 from tests.integration.consumer.shop import record, shop
 from tests.unit.consumer.fakes import FakeSource, delivery
@@ -77,13 +79,17 @@ def crash(url: str, point: str) -> None:
     Runner(source, inbox, RunnerSettings(threads=1)).run(threading.Event())
 
 
+def lease(url: str, seconds: str) -> None:
+    inbox = LeasedInbox(url, consumer="stock", lease=float(seconds))
+    inbox.handler(topic="payments")(lambda _message, _lease: stop_here())
+    inbox.process(delivery(keys=("k",), body=b"same"))
+
+
 def _stop_after_claim(_connection: sa.Connection, _cursor: object, statement: str, *_: object) -> None:
     if "outbox_inbox" in statement:
         stop_here()
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "race":
-        race(*sys.argv[2:])
-    else:
-        crash(*sys.argv[2:])
+    commands: dict[str, Callable[..., None]] = {"race": race, "crash": crash, "lease": lease}
+    commands[sys.argv[1]](*sys.argv[2:])

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from outbox.consumer import BusinessConsumer, Inbox, Message, Processed, ledger_entry
+from outbox.consumer import BusinessConsumer, FencedLease, Inbox, LeasedInbox, Message, Processed, ledger_entry
 from outbox.consumer.consumer import Consumer
 from tests.integration.consumer.shop import effects, keys_done, metadata, record
 
@@ -112,9 +112,25 @@ def entering(step: Step, name: str) -> Callable[[Message, Session], object]:
     return on_paid
 
 
+def working(step: Step, name: str) -> Callable[[Message, FencedLease], object]:
+    """The effect in the lease's own transaction."""
+
+    def on_paid(message: Message, lease: FencedLease) -> None:
+        with lease.transaction() as session:
+            record(message, session, name)
+            step(message)
+
+    return on_paid
+
+
 def inbox_rig(engine: Engine, *, row_lock: bool) -> SqlRig:
     """C1, in either form."""
     return SqlRig(engine, lambda over, name: Inbox(over, consumer=name, row_lock=row_lock, lock_timeout=20), recording)
+
+
+def leased_rig(engine: Engine) -> SqlRig:
+    """C3."""
+    return SqlRig(engine, lambda over, name: LeasedInbox(over, consumer=name), working)
 
 
 def business_rig(engine: Engine) -> SqlRig:

@@ -1,0 +1,129 @@
+"""``LeasedInbox`` (C3): long handlers under a lease, their database effects fenced by its token."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from outbox.columns import MYSQL_FAMILY
+from outbox.consumer import retention, state_table
+from outbox.consumer.calling import call
+from outbox.consumer.claims import Claim
+from outbox.consumer.drivers import opened
+from outbox.consumer.errors import HandlerFailed
+from outbox.consumer.guard import Guard, watch
+from outbox.consumer.leased import LeasedExecution
+from outbox.consumer.leases import Lease
+from outbox.consumer.message import Message
+from outbox.consumer.outcome import Outcome
+from outbox.consumer.sql_consumer import SqlConsumer
+from outbox.consumer.state_table import StateTable
+
+
+class FencedLease:
+    """What a handler of a ``LeasedInbox`` holds."""
+
+    def __init__(self, engine: Engine, claim: Claim, lease: Lease, lock_timeout: float) -> None:
+        self._engine = engine
+        self._claim = claim
+        self._lease = lease
+        self._lock_timeout = lock_timeout
+        self._guard: Guard | None = None
+        self.finished = False
+
+    @property
+    def token(self) -> int:
+        """One more with each claim of the key: pass it on to other stores, and have them refuse a lower one."""
+        return self._lease.token
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can have claimed the key, by our own clock."""
+        return self._lease.held
+
+    def check(self) -> None:
+        """Raises ``LeaseLost`` unless the lease is held: call it before each step that cannot be undone."""
+        self._lease.check()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """The transaction that makes the effect durable, once, together with the memory of it; at the end of the work.
+
+        Raises ``LeaseLost``, everything undone, if another owner has claimed the key. It must not be ended by hand.
+        """
+        if self.finished:
+            raise HandlerFailed("lease.transaction() is entered a second time: the effect is durable already")
+        self.check()
+        with opened(self._engine, self._lock_timeout) as connection:
+            guard = self._guard = Guard(connection)
+            try:
+                yield guard.session
+                guard.settle()
+                state_table.finish(connection, self._claim, self.token)
+                guard.commit()
+            except BaseException:
+                guard.undo()
+                raise
+        self.finished = True
+
+    def saw(self, error: Exception) -> bool:
+        """Whether it is the transaction's own connection that raised the error."""
+        return self._guard is not None and self._guard.saw(error)
+
+
+Handler = Callable[[Message, FencedLease], object]
+
+
+class LeasedInbox(SqlConsumer):
+    """A consumer whose handlers, ``def on_paid(message, lease)``, work as long as they need, one owner at a time.
+
+    The owner's lease (``lease`` seconds, at least twice what a slow handler takes) is renewed at a third while it
+    works; one that died is succeeded once it is over. What the handler writes in ``with lease.transaction() as
+    session`` happens exactly once per (consumer, key): it commits only if the key is still its own. Everything else
+    happens at least once. The row is visible to operators meanwhile: ``done_at`` NULL, its token, its attempts.
+    """
+
+    def __init__(
+        self,
+        database: Engine | str,
+        *,
+        consumer: str,
+        group: str | None = None,
+        lease: float = 60.0,
+        retention: float = retention.RETENTION,
+        lock_timeout: float = 5.0,
+        statement_timeout: float = 60.0,
+        pool_size: int = 8,
+    ) -> None:
+        super().__init__(
+            database,
+            consumer,
+            group=group,
+            retention=retention,
+            lock_timeout=lock_timeout,
+            statement_timeout=statement_timeout,
+            pool_size=pool_size,
+        )
+        # READ COMMITTED: under REPEATABLE READ the read after a lost claim might not see the winner's row.
+        level = {"isolation_level": "READ COMMITTED"} if self._engine.dialect.name in MYSQL_FAMILY else {}
+        self._leveled = self._engine.execution_options(**level)
+        self._lock_timeout = lock_timeout
+        self._execution = LeasedExecution(StateTable(self._leveled), lease)
+        watch(self._leveled)
+
+    def _execute(self, message: Message, handler: Handler) -> Outcome:
+        claim = Claim.of(self.consumer, message)
+
+        def work(lease: Lease) -> None:
+            fenced = FencedLease(self._leveled, claim, lease, self._lock_timeout)
+            call(lambda: handler(message, fenced), fenced.saw)
+            if not fenced.finished:
+                with fenced.transaction():
+                    pass
+
+        return self._execution.execute(self.consumer, message, work)
+
+    def purge(self) -> int:
+        """Forgets one batch of effects older than the retention."""
+        return retention.purge(self._engine, self.consumer, self._retention)
