@@ -167,10 +167,12 @@ def _native(port: Sequence[str], namesrv: str, body: str) -> list[Side]:
 
 def _grpc(port: Sequence[str], proxy: str, body: str) -> list[Side]:
     """The transport over gRPC, and the public client alone."""
-    alone = [sys.executable, "-m", "benchmarks.clients.plain_grpc", proxy, "8", body]
+    through = [*port, f"rocketmq+grpc://{proxy}", "1", "64", body]
+    alone = [sys.executable, "-m", "benchmarks.clients.plain_grpc", proxy, "32", body]
     return [
-        Side("grpc", "grpc", [*port, f"rocketmq+grpc://{proxy}", "2", "256", body]),
-        Side("grpc client alone, 8", "grpc", alone),
+        Side("grpc", "grpc", through),
+        Side("grpc, 2 processes", "grpc", through, processes=2),
+        Side("grpc client alone, 32", "grpc", alone),
     ]
 
 
