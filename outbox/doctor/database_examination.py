@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -45,6 +46,11 @@ class DatabaseExamination:
     def findings(self) -> Iterator[Finding]:
         """Fills ``known`` on the way."""
         where = self._database.engine.url.render_as_string(hide_password=True)
+        if self._is_a_missing_file():
+            yield database_subjects.DATABASE_REACHABLE.problem(
+                "database", f"{where}: `outbox db upgrade` makes this file"
+            )
+            return
         try:
             with self._database.transaction() as connection:
                 connection.execute(sa.select(sa.literal(1)))
@@ -95,6 +101,13 @@ class DatabaseExamination:
         if len(ids) == 1:
             self.known.origin = origin_of(self._settings.service, ids[0])
         yield from row_checks.of_origin(self._settings.service, ids)
+
+    def _is_a_missing_file(self) -> bool:
+        """Of SQLite, which would make it: its name may be mistyped."""
+        url = self._database.engine.url
+        if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+            return False
+        return not Path(str(url.database)).exists()
 
     def _tables_are_missing(self) -> bool:
         return self._schema is not None and self._schema.revision is None

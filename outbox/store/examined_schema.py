@@ -64,7 +64,11 @@ def _differences(connection: Connection) -> Iterator[str]:
             return compared is not None
         return kind != "index" or _is_for(connection, item)
 
-    options = {"compare_type": True, "include_object": included, "version_table": migrate.VERSION_TABLE}
+    def named(name: str | None, kind: str, _parents: object) -> bool:
+        """Leaves the application's tables unread."""
+        return kind != "table" or name in metadata.tables
+
+    options = {"compare_type": True, "include_object": included, "include_name": named}
     for found in compare_metadata(MigrationContext.configure(connection, opts=options), metadata):
         yield from _in_words(found)
 

@@ -171,7 +171,14 @@ def test_topics_and_groups_of_a_real_broker_are_judged(command: Command, rocketm
 @pytest.fixture
 def settings(migrated_url: str, tmp_path: Path) -> Settings:
     """Each back end in turn, with the embedded broker."""
-    return load(database_url=migrated_url, broker_url=f"embedded://{tmp_path / 'broker.db'}", origin="orders")
+    return load(database_url=migrated_url, broker_url=embedded_broker(tmp_path), origin="orders")
+
+
+def embedded_broker(folder: Path) -> str:
+    """URL of an embedded broker whose file is there."""
+    with EmbeddedInspector(folder / "broker.db") as inspector:
+        assert inspector.topics() == []
+    return f"embedded://{folder / 'broker.db'}"
 
 
 #: What a test server trades for speed, see ``tests/services``.
@@ -212,7 +219,7 @@ def test_defaults_that_postgresql_gives_a_users_sessions_are_found(
     # Given a user whose sessions are not durable, in another time zone, and few
     with postgresql_copies(tmp_path) as administrators, as_a_user_without_rights(administrators) as url:
         # When doctor runs as that user
-        settings = load(database_url=url, broker_url=f"embedded://{tmp_path / 'broker.db'}", origin="orders")
+        settings = load(database_url=url, broker_url=embedded_broker(tmp_path), origin="orders")
         findings = doctor(command, settings)
     # Then each is told, although the daemons' own sessions set some for themselves
     levels = {name: findings[name]["level"] for name in findings if name not in FAST["postgresql"]}
@@ -321,16 +328,19 @@ def test_halves_that_the_embedded_broker_gave_up_are_found(command: Command, tmp
 
 
 def test_what_is_away_is_told_and_the_rest_is_examined(command: Command, tmp_path: Path) -> None:
-    # Given a broker that nobody serves
-    away = load(
-        database_url=f"sqlite:///{tmp_path / 'outbox.db'}", broker_url=f"rocketmq://127.0.0.1:{free_port()}", origin="o"
-    )
-    # When it is examined, for people / Then that is told with its remedy, and the database was looked at
-    where = ("--database-url", away.database_url, "--broker-url", away.broker_url, "--origin", "o")
-    run = command("doctor", *where)
+    # Given a database, and name servers that nobody serves
+    with durable_database("sqlite", tmp_path) as url:
+        where = ("--database-url", url, "--broker-url", f"rocketmq://127.0.0.1:{free_port()}", "--origin", "o")
+        # When they are examined, for people
+        run = command("doctor", *where)
+    # Then that is told with its remedy, and the database was looked at
     assert run.code == 1
     assert "problem: broker-reachable" in run.out
     assert "do:    start it, or correct OUTBOX_BROKER_URL" in run.out
-    assert ["problem", "schema-revision"] in [line.split()[:2] for line in run.out.splitlines()]
+    assert ["ok", "schema-revision"] in [line.split()[:2] for line in run.out.splitlines()]
+    # And the embedded broker's file, which may be mistyped, is not made
+    mistyped = tmp_path / "mistyped.db"
+    assert "there is no such file" in command("doctor", "--broker-url", f"embedded://{mistyped}").out
+    assert not mistyped.exists()
     # And wrong settings are another exit code
     assert command("doctor", "--broker-url", "kafka://somewhere:9092", "--origin", "o").code == 2

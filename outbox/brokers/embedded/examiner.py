@@ -27,7 +27,9 @@ class EmbeddedExaminer:
         self._file = StoreFile(path, settings, clock)
 
     def masters(self) -> Collection[str]:
-        """The one that there is."""
+        """The one that there is. A file that is not there is not made: its name may be mistyped."""
+        if not self._file.path.exists():
+            raise OutOfReach(f"{self._file.path}: there is no such file; the first relay makes it")
         with self._reading():
             return (BROKER,)
 

@@ -135,9 +135,19 @@ def test_a_database_that_is_away_is_told_without_its_password(settings: Settings
 
 
 def test_missing_tables_are_one_finding(settings: Settings, tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'empty.db'}")
+    file = tmp_path / "empty.db"
+    file.touch()
+    database = Database(f"sqlite:///{file}")
     assert not_ok(examined(settings, database, Answers())) == {"schema-revision": Level.PROBLEM}
     database.close()
+
+
+def test_a_file_that_is_not_there_is_told_and_not_made(settings: Settings, tmp_path: Path) -> None:
+    # Given the mistyped name of a SQLite database / Then that is told, and no empty database is left behind
+    database = Database(f"sqlite:///{tmp_path / 'mistyped.db'}")
+    assert not_ok(examined(settings, database, Answers())) == {"database-reachable": Level.PROBLEM}
+    database.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_table_that_cannot_be_read_is_a_finding(settings: Settings, database: Database) -> None:
