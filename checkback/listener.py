@@ -41,10 +41,11 @@ class Listener:
         self._gap = gap
         self._name = f"checkback/{socket.gethostname()[:100]}/{os.getpid()}/{fresh_token()}"
         self._groups: frozenset[str] = frozenset()
+        self._topics: frozenset[str] = frozenset()
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Registers at once, then whenever there are new groups; a heartbeat every ``every`` seconds."""
+        """Registers at once, then whenever there are new groups or topics; a heartbeat every ``every`` seconds."""
         while not self._stopping.is_set():
             heard = self._turn()
             self._stopping.wait(self._every if heard else min(self._every, _SOON))
@@ -59,7 +60,7 @@ class Listener:
         try:
             # Before the first question to the database: checks are answered UNKNOWN rather than used up in silence.
             self._listen_for({self._broker.group})
-            self._listen_for(self._operations.open_groups())
+            self._listen_for(self._operations.open_groups(), self._topics_to_name())
             if not self._broker.checks_ready():
                 return False
             self._identity.beat(self._name, self._gap)
@@ -68,12 +69,18 @@ class Listener:
             return False
         return True
 
-    def _listen_for(self, groups: AbstractSet[str]) -> None:
-        """Groups are added, never dropped: a broker may ask about a half long after its row was settled."""
-        if not groups <= self._groups:
-            self._groups |= groups
-            self._broker.listen((), self._checker.on_check, self._groups)
-            _log.info("listening groups=%s", ",".join(sorted(self._groups)))
+    def _topics_to_name(self) -> AbstractSet[str]:
+        """None, where a group is asked about whatever topics its halves have."""
+        return self._operations.topics() if self._broker.capabilities.check_scope == "topic" else frozenset()
+
+    def _listen_for(self, groups: AbstractSet[str], topics: AbstractSet[str] = frozenset()) -> None:
+        """Both are added, never dropped: a broker may ask about a half long after its row was settled."""
+        if groups <= self._groups and topics <= self._topics:
+            return
+        self._groups |= groups
+        self._topics |= topics
+        self._broker.listen(self._topics, self._checker.on_check, self._groups)
+        _log.info("listening groups=%s topics=%s", ",".join(sorted(self._groups)), ",".join(sorted(self._topics)))
 
     def _say_good_bye(self) -> None:
         try:

@@ -114,6 +114,15 @@ class Operations:
             groups = connection.execute(sa.select(outbox.c.half_group).where(unsettled()).distinct()).scalars()
             return frozenset(group for group in groups if group)
 
+    def topics(self) -> frozenset[str]:
+        """The topics that rows name: one step in the index of ``(topic, key)`` each, however many rows there are."""
+        found = [""]
+        first = sa.select(sa.func.min(outbox.c.topic))
+        with self._database.transaction() as connection:
+            while (topic := connection.execute(first.where(outbox.c.topic > found[-1])).scalar()) is not None:
+                found.append(topic)
+        return frozenset(found[1:])
+
     def listed(self, which: Filter, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
         """Up to ``limit`` rows in the order of their ids, from ``after_id`` on (exclusive), without payloads."""
         query = sa.select(*_LISTED).where(outbox.c.id > after_id, *which.conditions()).order_by(outbox.c.id)

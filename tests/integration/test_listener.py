@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Collection
+from dataclasses import replace
 
 from sqlalchemy.exc import OperationalError
 
@@ -15,7 +16,7 @@ from outbox.store.database import Database
 from outbox.store.identity import Identity
 from outbox.store.operations import Operations
 from tests.contracts.rig import eventually
-from tests.integration.rows import force
+from tests.integration.rows import added, force
 from tests.integration.scripted import ScriptedBroker
 from tests.integration.test_checkback import committed
 
@@ -27,12 +28,22 @@ class Registry(ScriptedBroker):
         super().__init__()
         self.ready = True
         self.registered: list[frozenset[str]] = []
+        self.topics: list[frozenset[str]] = []
 
     def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:
         self.registered.append(frozenset(groups))
+        self.topics.append(frozenset(topics))
 
     def checks_ready(self) -> bool:
         return self.ready
+
+
+class ByTopic(Registry):
+    """A transport that is asked only about topics that it names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities = replace(self.capabilities, check_scope="topic")
 
 
 class Away(Operations):
@@ -97,6 +108,26 @@ def test_groups_of_earlier_decisions_are_added_and_kept(database: Database) -> N
         force(database, row_id, half_group="outbox-tests")
         eventually(lambda: heard(database) == 1, 30, "the heartbeat is written")
     assert registry.registered[-1] == {"outbox-tests", "outbox-old-name"}
+
+
+def test_topics_are_named_where_checks_go_by_topic(database: Database) -> None:
+    # Given rows of two topics, and a transport that is asked only about topics that it names
+    added(database, 2, topic="payments")
+    (refund,) = added(database, topic="refunds")
+    registry = ByTopic()
+    with Running(database, registry, Operations(database)):
+        eventually(lambda: registry.topics[-1] == {"payments", "refunds"}, 30, "both topics are named")
+        # When one topic has no rows any more and another has its first, Then it is added and none is forgotten
+        force(database, refund, topic="invoices")
+        eventually(lambda: registry.topics[-1] == {"payments", "refunds", "invoices"}, 30, "all three are named")
+
+
+def test_no_topics_are_named_where_checks_go_by_group(database: Database) -> None:
+    added(database)
+    registry = Registry()
+    with Running(database, registry, Operations(database)):
+        eventually(lambda: heard(database) == 1, 30, "the heartbeat is written")
+    assert registry.topics == [frozenset()]
 
 
 def test_without_the_database_it_listens_all_the_same(database: Database) -> None:
