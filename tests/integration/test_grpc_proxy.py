@@ -1,0 +1,103 @@
+"""The gRPC transport on a real proxy: what the proxy lets in, and what it leaves when it restarts."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from outbox.brokers.base import Answer, Check, Ended, Refused, Sent, Stored
+from outbox.brokers.grpc.access import Access
+from outbox.brokers.grpc.broker import GrpcBroker
+from outbox.brokers.remoting.admin import Admin
+from outbox.identity import fresh_token
+from outbox.lifecycle import Verdict
+from outbox.verdict import Confirmation
+from tests.contracts.rig import Asked, end_one, eventually, message, prepare_one, soon
+from tests.services.require import require
+from tests.services.rocketmq import create_topics
+from tests.services.rocketmq.proxy import Proxy
+
+#: Seconds; a proxy tells the brokers once a second for which topics it passes checks on.
+DEADLINE = 120.0
+
+
+@pytest.fixture
+def broker(rocketmq_proxy: str) -> Iterator[GrpcBroker]:
+    """A connection to the shared proxy."""
+    opened = GrpcBroker(Access(rocketmq_proxy), "group")
+    yield opened
+    opened.close()
+
+
+def topic_of(namesrv: str, message_type: str) -> str:
+    """A new topic of this type."""
+    names = [f"{message_type.lower()}-{fresh_token()}", f"other-{fresh_token()}"]
+    create_topics(namesrv, names, queues=4, message_type=message_type)
+    return names[0]
+
+
+def test_a_topic_takes_messages_of_its_type_only(rocketmq: str, broker: GrpcBroker) -> None:
+    # Given topics of three types
+    transactional, normal, fifo = (topic_of(rocketmq, name) for name in ("TRANSACTION", "NORMAL", "FIFO"))
+    # When halves are sent; Then one topic takes them, and the others say how they would have to be created
+    halves = broker.prepare([message(it) for it in (transactional, normal, fifo)], 10)
+    assert [type(it) for it in halves] == [Stored, Refused, Refused]
+    assert all("message.type=TRANSACTION" in it.reason for it in halves if isinstance(it, Refused))
+    # When plain messages are sent, with a lane and without; Then a lane needs a FIFO topic
+    plain = [message(it, lane=lane) for it in (transactional, normal, fifo) for lane in ("lane", None)]
+    outcomes = [type(it) for it in broker.send(plain, 10)]
+    assert outcomes == [Refused, Refused, Refused, Sent, Sent, Sent]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"properties": {"note": "a\x01b"}}, id="control character"),
+        pytest.param({"properties": {"KEYS": "mine"}}, id="reserved name"),
+        pytest.param({"properties": {"note": "x" * 17_000}}, id="over 16 KiB of properties"),
+        pytest.param({"tag": "a|b"}, id="tag"),
+        pytest.param({"key": " "}, id="blank key"),
+        pytest.param({"topic": "missing"}, id="missing topic"),
+    ],
+)
+def test_what_the_proxy_refuses_is_refused_for_good(
+    rocketmq: str, broker: GrpcBroker, fields: dict[str, object]
+) -> None:
+    (outcome,) = broker.prepare([message(**{"topic": topic_of(rocketmq, "TRANSACTION"), **fields})], 10)  # type: ignore[arg-type]
+    assert isinstance(outcome, Refused), outcome
+    assert outcome.reason
+
+
+def test_checks_go_on_after_the_proxy_has_restarted(rocketmq: str) -> None:
+    # Given a listener behind a proxy of its own, a half whose sender is gone, and one of its own
+    topic = topic_of(rocketmq, "TRANSACTION")
+    with require(lambda: Proxy(rocketmq)) as proxy, Admin(rocketmq) as admin:
+        sender, broker = (GrpcBroker(Access(proxy.url), "group") for _ in range(2))
+        orphan, own = (prepare_one(each, message(topic)) for each in (sender, broker))
+        sender.close()
+        decided = threading.Event()
+
+        def once_decided(check: Check, answer: Answer) -> Ended:
+            ours = decided.is_set() and check.half.half_id == own.half_id
+            return answer(Verdict.COMMIT if ours else Verdict.UNKNOWN, soon())
+
+        asked = Asked(once_decided)
+        broker.listen([topic], asked)
+        eventually(lambda: asked.times(orphan) > 0, DEADLINE, "it is asked")
+        # When the proxy dies and comes back, and knows nobody and nothing
+        proxy.kill()
+        eventually(lambda: not broker.checks_ready(), DEADLINE, "the listener has noticed")
+        proxy.restart()
+        before = asked.times(orphan)
+        # Then the listener is registered and asked again
+        eventually(broker.checks_ready, DEADLINE, "the listener is registered again")
+        eventually(lambda: asked.times(orphan) > before, DEADLINE, "it is asked again")
+        # And a COMMIT that comes too late for the proxy's memory claims nothing; the answer to a check carries it out
+        ended = end_one(broker, own, Verdict.COMMIT)
+        assert ended.confirmation is Confirmation.UNANSWERED
+        assert list(admin.read(topic)) == []
+        decided.set()
+        eventually(
+            lambda: [it.properties["UNIQ_KEY"] for it in admin.read(topic)] == [own.half_id], DEADLINE, "visible"
+        )
+        broker.close()
