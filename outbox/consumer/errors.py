@@ -15,6 +15,10 @@ class LeaseLost(OutboxError):
     """The lease of the key is over or taken: another owner may be at work, so nothing more may be done for it."""
 
 
+class StoreAway(OutboxError):
+    """The store of the claims cannot be reached or cannot write, so that any other message would fare the same."""
+
+
 class CommittedEarly(OutboxError):
     """The transaction was ended behind the inbox's back: what came before may be durable, what came after is not."""
 

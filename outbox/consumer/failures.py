@@ -3,7 +3,7 @@
 from sqlalchemy.exc import DBAPIError
 
 from outbox.consumer.drivers import is_outage
-from outbox.consumer.errors import CommittedEarly, Permanent
+from outbox.consumer.errors import CommittedEarly, Permanent, StoreAway
 from outbox.consumer.outcome import Outcome, Park, Retry
 
 
@@ -15,7 +15,7 @@ def outcome_of(error: BaseException) -> Outcome:
     """
     if isinstance(error, Permanent | CommittedEarly):
         return Park(said(error))
-    return Retry(said(error), outage=is_outage(error))
+    return Retry(said(error), outage=isinstance(error, StoreAway) or is_outage(error))
 
 
 def said(error: BaseException) -> str:

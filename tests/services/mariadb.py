@@ -42,10 +42,10 @@ class MariaDB(Server):
 
     def initialise(self) -> None:
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=32M"]
-        self.run([self._install, "--no-defaults", f"--datadir={self._data}", *options])
+        self.run([self._install, "--no-defaults", *self._folders(), *options])
 
     def command(self) -> list[str]:
-        files = (f"--datadir={self._data}", f"--socket={self.folder}/sock", f"--pid-file={self.folder}/pid")
+        files = (*self._folders(), f"--socket={self.folder}/sock", f"--pid-file={self.folder}/pid")
         return [self._server, "--no-defaults", *files, f"--port={self.port}", *self._options]
 
     def is_ready(self) -> bool:
@@ -58,6 +58,10 @@ class MariaDB(Server):
                 return bool(cursor.fetchone() == (f"{self._data}/",))
         except pymysql.err.OperationalError:
             return False
+
+    def _folders(self) -> tuple[str, str]:
+        """A server that starts deletes the temporary tables in its tmpdir: a shared one would take others' away."""
+        return f"--datadir={self._data}", f"--tmpdir={self.folder}"
 
     @property
     def _data(self) -> Path:

@@ -7,12 +7,13 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from outbox.store.database import Database
-from tests.integration.strategies.rig import StrategyRig, business_rig, inbox_rig, leased_rig
+from tests.integration.strategies.rig import RedisRig, StrategyRig, business_rig, inbox_rig, leased_rig
 
 #: By the name that the test's id shows. A strategy with a server of its own asks the request for its fixture.
 STRATEGIES: Final[dict[str, Callable[[Engine, pytest.FixtureRequest], StrategyRig]]] = {
     "inbox": lambda engine, _: inbox_rig(engine, row_lock=False),
     "row_lock": lambda engine, _: inbox_rig(engine, row_lock=True),
+    "redis": lambda engine, request: RedisRig(engine, request.getfixturevalue("redis_server")),
     "leased": lambda engine, _: leased_rig(engine),
     "business": lambda engine, _: business_rig(engine),
 }

@@ -11,8 +11,19 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from outbox.consumer import BusinessConsumer, FencedLease, Inbox, LeasedInbox, Message, Processed, ledger_entry
+from outbox.consumer import (
+    BusinessConsumer,
+    FencedLease,
+    Inbox,
+    LeasedInbox,
+    Message,
+    Processed,
+    RedisInbox,
+    ledger_entry,
+)
 from outbox.consumer.consumer import Consumer
+from outbox.consumer.leases import Lease
+from outbox.identity import fresh_token
 from tests.integration.consumer.shop import effects, keys_done, metadata, record
 
 #: Runs inside each handler, after its effect.
@@ -131,6 +142,31 @@ def inbox_rig(engine: Engine, *, row_lock: bool) -> SqlRig:
 def leased_rig(engine: Engine) -> SqlRig:
     """C3."""
     return SqlRig(engine, lambda over, name: LeasedInbox(over, consumer=name), working)
+
+
+class RedisRig(SqlRig):
+    """C2: repeats are told by Redis, the effects are in the database."""
+
+    transactional = False
+
+    def __init__(self, engine: Engine, url: str) -> None:
+        self._url = url
+        self._scope = fresh_token()
+        super().__init__(engine, lambda _, name: RedisInbox(self._url, consumer=self._scope + name), self._outside)
+
+    def away(self) -> Consumer:
+        """Over a port that nobody listens on."""
+        self._url = "redis://127.0.0.1:1/0"
+        return self.consumer()
+
+    def _outside(self, step: Step, name: str) -> Callable[[Message, Lease], object]:
+        def on_paid(message: Message, lease: Lease) -> None:
+            lease.check()
+            with Session(self._engine) as session, session.begin():
+                record(message, session, name)
+            step(message)
+
+        return on_paid
 
 
 def business_rig(engine: Engine) -> SqlRig:
