@@ -110,7 +110,7 @@ def deployed(database: str, transport: str = "remoting") -> Iterator[tuple[Serve
     ):
         stack = rocketmq_stack(cluster.namesrv, shipped.message_type)
         with fleet_on(Path(folder), url, *stack) as fleet:
-            fleet.ship_through(shipped.url(cluster), shipped.settings)
+            fleet.ship_through(shipped.url(cluster), shipped.settings())
             yield server, cluster, fleet
 
 
