@@ -1,6 +1,7 @@
-"""Consumers whose effects happen once per key, whatever the broker delivers how often."""
+"""Consumers whose effects happen once per key, whatever the broker delivers how often.
 
-from typing import TYPE_CHECKING
+What needs Redis (the extra ``redis``) is in ``outbox.consumer.redis_inbox``.
+"""
 
 from outbox.consumer.business import BusinessConsumer
 from outbox.consumer.errors import LeaseLost, Permanent
@@ -13,10 +14,6 @@ from outbox.consumer.runner import Runner, RunnerSettings
 from outbox.consumer.serve import run
 from outbox.consumer.statements import at_version, ledger_entry, transition
 from outbox.consumer.strategy import Strategy
-from outbox.errors import SettingsError
-
-if TYPE_CHECKING:
-    from outbox.consumer.redis_inbox import RedisInbox
 
 __all__ = [
     "BusinessConsumer",
@@ -34,7 +31,6 @@ __all__ = [
     "Park",
     "Permanent",
     "Processed",
-    "RedisInbox",
     "Retry",
     "Runner",
     "RunnerSettings",
@@ -45,14 +41,3 @@ __all__ = [
     "run",
     "transition",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """What needs an extra is imported when it is asked for."""
-    if name != "RedisInbox":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from outbox.consumer.redis_inbox import RedisInbox
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"{name}: {error}; install it with: pip install 'rocketmq-outbox[redis]'") from error
-    return RedisInbox

@@ -11,14 +11,16 @@ from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, Final
 
-from redis import Redis
-from redis.exceptions import ConnectionError as Unreachable
-from redis.exceptions import ReadOnlyError, ResponseError
-from redis.exceptions import TimeoutError as NoAnswer
-
 from outbox.consumer.claims import Claim
 from outbox.consumer.errors import StoreAway
 from outbox.consumer.leases import Busy, Claimed, Contradicted, Finished
+from outbox.errors import SettingsError
+
+try:
+    from redis import Redis as Redis
+    from redis import exceptions as exceptions
+except ModuleNotFoundError as error:
+    raise SettingsError(f"{error}: install it with: pip install 'rocketmq-outbox[redis]'") from error
 
 _CLAIM: Final = """
 local value = redis.call('GET', KEYS[1])
@@ -58,14 +60,23 @@ end
 return 0
 """
 
-#: Redis answers these to a write that it cannot take: memory full, disk full, replicas missing, a script that hangs.
-_CANNOT_WRITE: Final = ("OOM", "MISCONF", "NOREPLICAS", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY")
+#: No answer, or the answer that nothing can be written now. The client's classes stand for some of the error codes...
+_AWAY: Final = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.ReadOnlyError,
+    exceptions.OutOfMemoryError,
+    exceptions.MasterDownError,
+    exceptions.ClusterDownError,
+)
+#: ... and these come as they are: disk full, replicas missing, a script that hangs.
+_CANNOT_WRITE: Final = ("MISCONF", "NOREPLICAS", "BUSY")
 
 
 class RedisClaims:
     """The claims of one Redis, or of one Redis cluster (the keys of a consumer share a hash tag)."""
 
-    def __init__(self, client: "Redis", retention: float) -> None:
+    def __init__(self, client: Redis, retention: float) -> None:
         self._retention = retention
         self._claim = client.register_script(_CLAIM)
         self._renew = client.register_script(_RENEW)
@@ -116,9 +127,7 @@ def reachable() -> Iterator[None]:
     """Turns what Redis cannot do at all now into ``StoreAway``."""
     try:
         yield
-    except (Unreachable, NoAnswer, ReadOnlyError) as error:
-        raise StoreAway(f"Redis: {error}") from error
-    except ResponseError as error:
-        if str(error).startswith(_CANNOT_WRITE):
+    except exceptions.RedisError as error:
+        if isinstance(error, _AWAY) or str(error).startswith(_CANNOT_WRITE):
             raise StoreAway(f"Redis: {error}") from error
         raise

@@ -3,9 +3,6 @@
 import logging
 from collections.abc import Callable
 
-from redis import Redis
-from redis.exceptions import RedisError
-
 from outbox.brokers.source import Delivery
 from outbox.consumer import retention
 from outbox.consumer.calling import call
@@ -16,7 +13,7 @@ from outbox.consumer.leased import LeasedExecution
 from outbox.consumer.leases import Lease
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Outcome
-from outbox.consumer.redis_claims import RedisClaims
+from outbox.consumer.redis_claims import Redis, RedisClaims, exceptions
 from outbox.errors import SettingsError
 
 log = logging.getLogger(__name__)
@@ -94,7 +91,7 @@ def check_durability(client: Redis) -> None:
     try:
         client.ping()
         settings = _settings(client)
-    except RedisError as error:
+    except exceptions.RedisError as error:
         raise SettingsError(f"redis: cannot be used: {error}; start it, or correct its URL") from error
     policy = settings.get("maxmemory-policy", "noeviction")
     if settings.get("maxmemory", "0") != "0" and policy != "noeviction":
@@ -114,6 +111,6 @@ def _settings(client: Redis) -> dict[str, str]:
             for pattern in ("maxmemory*", "appendonly", "save")
             for name, value in client.config_get(pattern).items()
         }
-    except RedisError as error:
+    except exceptions.RedisError as error:
         log.info("redis: its settings cannot be read (%s); see that it has noeviction and appendonly yes", error)
         return {}

@@ -18,11 +18,11 @@ from outbox.consumer import (
     LeasedInbox,
     Message,
     Processed,
-    RedisInbox,
     ledger_entry,
 )
 from outbox.consumer.consumer import Consumer
 from outbox.consumer.leases import Lease
+from outbox.consumer.redis_inbox import RedisInbox
 from outbox.identity import fresh_token
 from tests.integration.consumer.shop import effects, keys_done, metadata, record
 

@@ -1,0 +1,281 @@
+"""Dedup in Redis on a real server: what people write by hand, where it fails, and what ours makes of it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from redis import Redis
+
+from outbox.consumer import Duplicate, InProgress, LeaseLost, Message, Outcome, Park, Processed, Retry
+from outbox.consumer.claims import Claim
+from outbox.consumer.leases import Busy, Claimed, Finished, Lease
+from outbox.consumer.redis_claims import RedisClaims, redis_key
+from outbox.consumer.redis_inbox import RedisInbox
+from outbox.errors import SettingsError
+from outbox.identity import fresh_token
+from tests.services.redis import Redis as Server
+from tests.services.require import require
+from tests.unit.consumer.fakes import delivery
+
+RECEIVED = delivery(keys=("k",), body=b"same")
+Handler = Callable[[Message, Lease], object]
+
+
+@pytest.fixture
+def redis(redis_server: str) -> Iterator[Redis]:
+    """For looking past the inbox, and for the naive code."""
+    with Redis.from_url(redis_server) as client:
+        yield client
+
+
+@pytest.fixture
+def name() -> str:
+    return f"stock-{fresh_token()}"
+
+
+@pytest.fixture
+def claim(name: str) -> Claim:
+    return Claim.of(name, Message.of(RECEIVED, "k"))
+
+
+def consumer(redis: Redis | str, name: str, handler: Handler, lease: float = 60.0) -> RedisInbox:
+    inbox = RedisInbox(redis, consumer=name, lease=lease)
+    inbox.handler(topic="payments")(handler)
+    return inbox
+
+
+class Work:
+    """A handler whose effects can be counted, and that does something after each."""
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self.effects = 0
+        self._then = then
+
+    def __call__(self, *_: object) -> None:
+        self.effects += 1
+        self._then()
+
+
+def naive(redis: Redis, key: str, work: Callable[[], object], seconds: float) -> bool:
+    """Set if absent with a time to live, work, and the key stays: what is found in most blog posts."""
+    if not redis.set(key, "1", nx=True, px=int(seconds * 1000)):
+        return False
+    work()
+    return True
+
+
+def test_a_key_that_expires_while_the_naive_handler_works_lets_a_second_one_in(redis: Redis, name: str) -> None:
+    inner = Work()
+
+    def outlasts_its_key() -> None:
+        while redis.exists(name):
+            time.sleep(0.02)
+        naive(redis, name, inner, 0.2)
+
+    outer = Work(outlasts_its_key)
+    naive(redis, name, outer, 0.2)
+    assert (outer.effects, inner.effects) == (1, 1)
+
+
+def test_a_lease_is_renewed_while_the_handler_works(redis: Redis, name: str) -> None:
+    # Given a handler that works for several times its lease, while another process tries
+    seen: list[Outcome] = []
+    other = consumer(redis, name, Work())
+
+    def long() -> None:
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            time.sleep(0.2)
+            seen.append(other.process(RECEIVED))
+
+    work = Work(long)
+    # When it is done / Then nobody else came in
+    assert consumer(redis, name, work, lease=1.2).process(RECEIVED) == Processed()
+    assert {type(outcome) for outcome in seen} == {InProgress}
+    assert work.effects == 1
+
+
+def test_check_then_mark_in_two_commands_lets_both_in(redis: Redis, name: str) -> None:
+    barrier, work = threading.Barrier(2), Work()
+
+    def both() -> None:
+        if not redis.get(name):
+            barrier.wait()
+            redis.set(name, "1")
+            work()
+
+    threads = [threading.Thread(target=both) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert work.effects == 2
+
+
+def test_a_mark_before_the_work_loses_the_message_of_one_that_died(redis: Redis, name: str) -> None:
+    # Given the naive code, whose process dies between mark and work
+    work = Work()
+    with pytest.raises(SystemExit):
+        naive(redis, name, lambda: (_ for _ in ()).throw(SystemExit(9)), 60)
+    # When the message comes again / Then it passes for done
+    assert not naive(redis, name, work, 60)
+    assert work.effects == 0
+
+
+def test_the_message_of_an_owner_that_died_comes_to_the_next(redis: Redis, name: str, claim: Claim) -> None:
+    # Given an owner that died within its lease
+    assert isinstance(RedisClaims(redis, 60).claim(claim, 0.4), Claimed)
+    work = Work()
+    inbox = consumer(redis, name, work)
+    # When others try until the lease is over / Then one of them does it
+    end = time.monotonic() + 30
+    while isinstance(inbox.process(RECEIVED), InProgress):
+        assert time.monotonic() < end, "the key of a dead owner was never freed"
+        time.sleep(0.05)
+    assert work.effects == 1
+
+
+def test_deleting_a_lock_by_name_deletes_the_next_owner_s(redis: Redis, name: str) -> None:
+    # Given the naive lock, taken over after it expired
+    redis.set(name, "first", nx=True, px=1)
+    while redis.exists(name):
+        time.sleep(0.01)
+    redis.set(name, "second", nx=True, px=60_000)
+    # When the first owner deletes "its" lock / Then a third one comes in beside the second
+    redis.delete(name)
+    assert redis.set(name, "third", nx=True, px=60_000)
+
+
+def test_nobody_ends_what_another_one_owns(redis: Redis, claim: Claim) -> None:
+    # Given an owner whose lease ran out, and its successor
+    claims = RedisClaims(redis, 60)
+    first = claims.claim(claim, 0.05)
+    assert isinstance(first, Claimed)
+    while redis.exists(redis_key(claim)):
+        time.sleep(0.01)
+    second = claims.claim(claim, 60)
+    assert isinstance(second, Claimed)
+    # When the first one renews, releases, completes / Then nothing changes
+    assert not claims.renew(claim, first.token, 60)
+    claims.release(claim, first.token)
+    assert not claims.complete(claim, first.token)
+    assert isinstance(claims.claim(claim, 60), Busy)
+    # And the second one's memory stands
+    assert claims.complete(claim, second.token)
+    assert claims.claim(claim, 60) == Finished()
+
+
+def test_a_step_whose_answer_was_lost_can_be_repeated(redis: Redis, claim: Claim) -> None:
+    # Given a claim whose answer never came: the client sends the same script once more
+    claims = RedisClaims(redis, 60)
+    token = claims.claim(claim, 60)
+    assert isinstance(token, Claimed)
+    assert claims._run(claims._claim, claim, token.token, 60)[0] == b"claimed"
+    assert claims._run(claims._claim, claim, token.token + 1, 60)[0] == b"busy"
+    # When a completion is repeated / Then it stays what it was
+    assert claims.complete(claim, token.token)
+    assert claims.complete(claim, token.token)
+    assert claims.claim(claim, 60) == Finished()
+
+
+def test_scripts_that_redis_forgot_are_loaded_again(redis: Redis, name: str) -> None:
+    work = Work()
+    inbox = consumer(redis, name, work)
+    inbox.process(RECEIVED)
+    redis.script_flush()
+    assert inbox.process(RECEIVED) == Duplicate()
+    assert work.effects == 1
+
+
+def test_a_flush_in_the_middle_loses_nothing_and_may_repeat(redis: Redis, name: str) -> None:
+    # Given a handler during which Redis forgets everything
+    work = Work(redis.flushall)
+    inbox = consumer(redis, name, work)
+    # When it is done / Then its effect is remembered, since nobody else has claimed the key
+    assert inbox.process(RECEIVED) == Processed()
+    assert inbox.process(RECEIVED) == Duplicate()
+    # When Redis forgets it afterwards / Then the effect happens again
+    redis.flushall()
+    assert inbox.process(RECEIVED) == Processed()
+    assert work.effects == 2
+
+
+def test_an_owner_that_lost_its_key_is_told(redis: Redis, name: str, claim: Claim) -> None:
+    lost: list[bool] = []
+
+    def robbed(_message: Message, lease: Lease) -> None:
+        redis.delete(redis_key(claim))
+        assert isinstance(RedisClaims(redis, 60).claim(claim, 60), Claimed)
+        while lease.held:
+            time.sleep(0.02)
+        with pytest.raises(LeaseLost):
+            lease.check()
+        lost.append(True)
+
+    outcome = consumer(redis, name, robbed, lease=0.3).process(RECEIVED)
+    assert isinstance(outcome, Retry)
+    assert not outcome.outage
+    assert lost == [True]
+
+
+def test_a_failure_frees_the_key_at_once(redis: Redis, name: str) -> None:
+    failures = iter([ValueError("first"), None])
+
+    def on_paid(*_: object) -> None:
+        if error := next(failures):
+            raise error
+
+    inbox = consumer(redis, name, on_paid)
+    assert inbox.process(RECEIVED) == Retry("ValueError: first")
+    assert inbox.process(RECEIVED) == Processed()
+
+
+def test_what_is_parked_has_no_table_here(redis: Redis, name: str) -> None:
+    inbox = consumer(redis, name, Work())
+    inbox.process(RECEIVED)
+    other = delivery(keys=("k",), body=b"another")
+    assert isinstance(inbox.process(other), Park)
+    assert not inbox.park(other, "another payload")
+
+
+def test_a_redis_that_goes_away_in_the_middle_pauses_the_consumer() -> None:
+    with require(Server) as server:
+        work = Work()
+        inbox = consumer(server.url, "stock", work)
+        inbox.check()
+        server.kill()
+        # When it is away / Then nothing is processed, and no retry is charged
+        outcome = inbox.process(RECEIVED)
+        assert isinstance(outcome, Retry)
+        assert outcome.outage
+        assert work.effects == 0
+        inbox.close()
+
+
+def test_a_redis_that_evicts_is_refused_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    options = ("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru")
+    with require(lambda: Server(options=options)) as server:
+        inbox = consumer(server.url, "stock", Work())
+        with pytest.raises(SettingsError, match="noeviction"):
+            inbox.check()
+        # And one that only forgets at its restart is told
+        with Redis.from_url(server.url) as client:
+            client.config_set("maxmemory-policy", "noeviction")
+        inbox.check()
+        assert "appendonly" in caplog.text
+        # And one whose memory is full is an outage, not a loss
+        with Redis.from_url(server.url) as client:
+            client.config_set("maxmemory", "1")
+        outcome = inbox.process(RECEIVED)
+        assert isinstance(outcome, Retry)
+        assert outcome.outage
+        inbox.close()
+
+
+def test_a_redis_that_is_not_there_at_start_is_named() -> None:
+    inbox = consumer("redis://127.0.0.1:1/0", "stock", Work())
+    with pytest.raises(SettingsError, match="redis: cannot be used"):
+        inbox.check()
+    with pytest.raises(SettingsError, match="redis://host:6379/0"):
+        RedisInbox("http://nowhere", consumer="stock")
