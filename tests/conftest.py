@@ -9,8 +9,10 @@ them with ``CI=true``.
 Tests that crash a server start one of their own: ``with require(Postgres) as server: ... server.kill()``.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,7 +20,10 @@ from tests.services.databases import fresh_database
 from tests.services.mariadb import MariaDB
 from tests.services.postgres import Postgres
 from tests.services.redis import Redis
-from tests.services.require import shared
+from tests.services.require import require, shared
+
+if TYPE_CHECKING:
+    from tests.services.rocketmq.proxy import Proxy
 
 BACKENDS = ("sqlite", "postgresql", "mariadb")
 #: The fixture that names the server of a back end.
@@ -56,12 +61,19 @@ def rocketmq() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def rocketmq_proxy(rocketmq: str) -> Iterator[str]:
-    """``host:port`` of a RocketMQ 5 proxy before the shared cluster, for gRPC clients."""
+def proxy_server(rocketmq: str) -> Iterator["Proxy"]:
+    """A RocketMQ 5 proxy before the shared cluster; a test that restarts it leaves it running."""
     from tests.services.rocketmq.proxy import Proxy
 
-    with shared("OUTBOX_TEST_ROCKETMQ_PROXY", lambda: Proxy(rocketmq)) as address:
-        yield address
+    with require(lambda: Proxy(rocketmq)) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def rocketmq_proxy(request: pytest.FixtureRequest) -> str:
+    """``host:port`` of a proxy before the shared cluster, for gRPC clients."""
+    named = os.environ.get("OUTBOX_TEST_ROCKETMQ_PROXY")
+    return named or str(request.getfixturevalue("proxy_server").url)
 
 
 @pytest.fixture(params=BACKENDS)

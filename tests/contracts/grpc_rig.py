@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from outbox.brokers.base import Broker, Capabilities, Half
+from outbox.brokers.grpc.access import Access
 from outbox.brokers.grpc.broker import GrpcBroker
-from outbox.brokers.grpc.channels import Access
 from tests.contracts.remoting_rig import RemotingRig, fresh_topics
 from tests.contracts.rig import Rig
 from tests.services.ports import free_port

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from tests.services.errors import ServiceFailed, ServiceMissing
 from tests.services.librocketmq import librocketmq
@@ -14,6 +15,7 @@ def fetch() -> int:
     wanted: dict[str, Callable[[], object]] = {
         "a real broker": lambda: jars(DEFAULT_VERSION),
         "the native client": librocketmq,
+        "a RocketMQ proxy": partial(jars, DEFAULT_VERSION, "rocketmq-proxy"),
     }
     for what, get in wanted.items():
         try:

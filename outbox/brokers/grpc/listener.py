@@ -14,7 +14,7 @@ from outbox.brokers.base import Answer, Check, Ended, OnCheck
 from outbox.brokers.grpc.channels import Channel, Channels, Unreachable
 from outbox.brokers.grpc.routes import NoRoute, Routes
 from outbox.brokers.grpc.streams import WITHIN, Stream
-from outbox.brokers.grpc.transactions import Transactions
+from outbox.brokers.grpc.transactions import Transactions, unanswered
 from outbox.brokers.grpc.workers import Workers
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
@@ -188,11 +188,18 @@ class Listener:
             log.exception("check of half %s of topic %s failed: left open", check.half.half_id, check.half.topic)
 
     def _answer(self, check: Check, channel: Channel) -> Answer:
+        unused = [check]
+
         def answer(verdict: Verdict, until: float) -> Ended:
-            """Ends the half; UNKNOWN is said by silence, and the broker asks again."""
+            """Ends the half, once; UNKNOWN is said by silence, and the broker asks again.
+
+            The proxy takes as many ends as there were checks lately, so a second COMMIT would be a second message.
+            """
             if verdict is Verdict.UNKNOWN:
                 return Ended(Confirmation.CONFIRMED)
-            return self._transactions.answer(check.half, channel, verdict, until)
+            if not unused:
+                return unanswered("this check was answered before")
+            return self._transactions.answer(unused.pop().half, channel, verdict, until)
 
         return answer
 

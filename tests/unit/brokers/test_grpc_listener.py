@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rocketmq.grpc_protocol import Code, TransactionResolution, TransactionSource, service_pb2
 
-from outbox.brokers.base import Answer, Check
+from outbox.brokers.base import Answer, Check, Ended
 from outbox.brokers.grpc.access import Access
 from outbox.brokers.grpc.broker import GrpcBroker
 from outbox.brokers.grpc.workers import THREADS
@@ -181,3 +181,21 @@ def test_an_answer_after_the_window_is_not_sent(proxy: ScriptedProxy, broker: Gr
     eventually(lambda: len(asked.answers) == 1, DEADLINE, "the handler has returned")
     assert proxy.ended == []
     assert asked.answers[0][1].confirmation is Confirmation.UNANSWERED
+
+
+def test_a_check_is_answered_once(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
+    # Given a handler that commits twice; When it is asked; Then the second time says that nothing was sent
+    seconds: list[Ended] = []
+
+    def twice(check: Check, answer: Answer) -> Ended:
+        first = answer(Verdict.COMMIT, soon())
+        seconds.append(answer(Verdict.COMMIT, soon()))
+        return first
+
+    asked = Asked(twice)
+    broker.listen(["payments"], asked)
+    ready(broker)
+    proxy.ask("payments", HALF)
+    eventually(lambda: len(asked.answers) == 1, DEADLINE, "the handler has returned")
+    assert len(proxy.ended) == 1
+    assert "answered before" in seconds[0].reason
