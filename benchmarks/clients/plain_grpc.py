@@ -9,8 +9,11 @@ import os
 import sys
 
 from grpc.aio import AioRpcError
-from rocketmq import ClientConfiguration, Credentials, Message, Producer, TransactionChecker, TransactionResolution
+from rocketmq.grpc_protocol import TransactionResolution
+from rocketmq.v5.client import ClientConfiguration, Credentials
 from rocketmq.v5.exception import ClientException
+from rocketmq.v5.model import Message
+from rocketmq.v5.producer import Producer, TransactionChecker
 
 from benchmarks.clients.gate import PROPERTIES, TOPIC, serve
 from outbox.identity import unique_ids
