@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     #: For ``rocketmq+native``: path of librocketmq ("": beside its package, or where the loader finds it), and how many
     #: of the client's blocking calls run at once.
     native_library: str = ""
-    native_threads: Annotated[int, Field(ge=1, le=256)] = 64
+    native_threads: Annotated[int, Field(ge=1, le=256)] = 32
 
     # The lease of an attempt, and the commit lease: window in which its holder may send COMMIT, plus grace.
     lease: Seconds = 30.0

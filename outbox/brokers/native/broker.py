@@ -55,7 +55,7 @@ class NativeBroker:
     """
 
     def __init__(
-        self, name_servers: str, group: str, library: Any, *, threads: int = 64, credentials: Credentials | None = None
+        self, name_servers: str, group: str, library: Any, *, threads: int = 32, credentials: Credentials | None = None
     ) -> None:
         """``library``: from ``outbox.brokers.native.library.load``. Nothing is dialled before it is needed."""
         addresses = split_addresses(name_servers)

@@ -55,8 +55,10 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 def load(named: str = "") -> Any:
     """The library at ``named``, or else beside the package, or else where the system's loader finds it.
 
-    ``SettingsError`` where there is none that works. Sets ``ROCKETMQ_CLIENT_LOG_DIR`` for this process if nobody did.
+    ``SettingsError`` where there is none that works. Makes the folder of the client's log, and sets
+    ``ROCKETMQ_CLIENT_LOG_DIR`` for this process if nobody did.
     """
+    _prepare_log_folder()
     problems = []
     for path in [named] if named else _places():
         try:
@@ -93,5 +95,16 @@ def _declared(library: Any) -> Any:
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    os.environ[LOG_FOLDER] = str(log_folder())
     return library
+
+
+def _prepare_log_folder() -> None:
+    """Sees to it that the client can write its log: it does not start otherwise."""
+    folder = log_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise SettingsError(f"{LOG_FOLDER}: {folder} cannot be made: {problem}; name another folder") from problem
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SettingsError(f"{LOG_FOLDER}: {folder} cannot be written; name another folder")
+    os.environ[LOG_FOLDER] = str(folder)

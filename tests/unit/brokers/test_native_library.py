@@ -13,8 +13,9 @@ from outbox.wiring import open_broker
 
 
 @pytest.fixture(autouse=True)
-def _nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No distribution of the client, and none on the loader's path."""
+def _nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No distribution of the client, and none on the loader's path; its log in the test's folder."""
+    monkeypatch.setenv(library.LOG_FOLDER, str(tmp_path / "client-log"))
 
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
@@ -62,3 +63,11 @@ def test_the_log_folder_is_what_the_environment_says(monkeypatch: pytest.MonkeyP
     # Given a relative one; When asked; Then it is made absolute: the client would put it under /logs
     monkeypatch.setenv(library.LOG_FOLDER, "logs-of-ours")
     assert library.log_folder() == Path.cwd() / "logs-of-ours"
+
+
+def test_a_log_folder_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Given a file where the folder should be; When the library is loaded; Then the setting is named
+    (tmp_path / "taken").touch()
+    monkeypatch.setenv(library.LOG_FOLDER, str(tmp_path / "taken" / "logs"))
+    with pytest.raises(SettingsError, match=library.LOG_FOLDER):
+        library.load()
