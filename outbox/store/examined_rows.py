@@ -7,10 +7,10 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from outbox.lifecycle import Move, State, open_states, sources_of
+from outbox.lifecycle import State, open_states
 from outbox.message import Mode
+from outbox.schema import claimable, outbox, state_in, unsettled
 from outbox.schema import database as database_table
-from outbox.schema import outbox, state_in, unsettled
 from outbox.store.clock import utc_after
 from outbox.store.database import Database
 from outbox.store.operations import Operations
@@ -82,7 +82,7 @@ class ExaminedRows:
     def open(self) -> OpenFacts:
         """By indexes alone, however many rows there are."""
         groups = sa.select(outbox.c.half_group, sa.func.count()).where(unsettled()).group_by(outbox.c.half_group)
-        pending = sa.select(sa.exists().where(state_in(sources_of(Move.COMMIT))))
+        pending = sa.select(sa.exists().where(claimable()))
         with self._database.transaction() as connection:
             counted = {group: number for group, number in connection.execute(groups) if group}
             return OpenFacts(self._topics(connection), counted, bool(connection.execute(pending).scalar()))
@@ -92,7 +92,7 @@ class ExaminedRows:
         recent = outbox.c.id > sa.select(sa.func.max(outbox.c.id) - _RECENT).scalar_subquery()
         query = sa.select(outbox.c.topic, outbox.c.mode).distinct()
         found: dict[str, Mode] = {}
-        for which in (state_in(open_states()), recent):
+        for which in (claimable(), unsettled(), recent):
             for topic, mode in connection.execute(query.where(which)):
                 if found.get(topic) is not Mode.TRANSACTIONAL:
                     found[topic] = Mode(mode)

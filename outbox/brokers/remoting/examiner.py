@@ -33,6 +33,8 @@ _DISCARD_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: ``ResponseCode.PULL_NOT_FOUND``, ``PULL_RETRY_IMMEDIATELY``, ``PULL_OFFSET_MOVED``: nothing at this offset. The topic
 #: is made when the first half is discarded.
 _NOTHING: Final = frozenset((19, 20, 21, Code.TOPIC_NOT_EXIST))
+#: Seconds for an answer: a broker under load takes its time, and is not to be called silent for that.
+_PATIENCE: Final = 15.0
 #: What a topic without the attribute counts as (``TopicMessageType``).
 _NO_TYPE: Final = "NORMAL"
 
@@ -55,19 +57,19 @@ class RemotingExaminer:
     def settings(self, broker: str) -> Mapping[str, str]:
         """The others, passwords among them, are dropped on receipt."""
         with _told("settings"):
-            return config(self._connections, self._addresses[broker], SETTINGS)
+            return config(self._connections, self._addresses[broker], SETTINGS, _PATIENCE)
 
     def runtime(self, broker: str) -> Runtime:
         """For a second after its start a broker cannot say."""
         with _told("runtime figures"):
-            table = runtime(self._connections, self._addresses[broker])
+            table = runtime(self._connections, self._addresses[broker], _PATIENCE)
             used = float(table.get("commitLogDiskRatio", -1))
             return Runtime(version_of(table.get("brokerVersionDesc", "")), used if used >= 0 else None)
 
     def topic(self, broker: str, topic: str) -> TopicFacts | None:
         """4.9 does not answer for a single topic."""
         with _told(f"topic {topic}"):
-            answer = self._connections.call(self._addresses[broker], _TOPIC, {"topic": topic})
+            answer = self._call(broker, _TOPIC, {"topic": topic})
             if answer.code == Code.TOPIC_NOT_EXIST:
                 return None
             if answer.code == Code.UNSUPPORTED:
@@ -83,7 +85,7 @@ class RemotingExaminer:
     def listeners(self, broker: str, group: str) -> int:
         """An unknown group is answered with a system error that says so."""
         with _told(f"connections of producer group {group}"):
-            answer = self._connections.call(self._addresses[broker], _PRODUCERS, {"producerGroup": group})
+            answer = self._call(broker, _PRODUCERS, {"producerGroup": group})
             if answer.code == Code.SYSTEM_ERROR and "not exist" in answer.remark:
                 return 0
             return len(loads_lenient(self._success(broker, answer).body)["connectionSet"])
@@ -115,13 +117,16 @@ class RemotingExaminer:
         return found
 
     def _pull(self, broker: str, offset: int) -> Frame:
-        answer = self._connections.call(self._addresses[broker], _PULL, pull_fields(_DISCARD_TOPIC, 0, offset))
+        answer = self._call(broker, _PULL, pull_fields(_DISCARD_TOPIC, 0, offset))
         return answer if answer.code in _NOTHING else self._success(broker, answer)
 
     def _all(self, broker: str, code: int, table: str) -> Mapping[str, Any]:
-        answer = self._connections.ask(self._addresses[broker], code, {})
+        answer = self._success(broker, self._call(broker, code, {}))
         found: Mapping[str, Any] = loads_lenient(answer.body)[table]
         return found
+
+    def _call(self, broker: str, code: int, ext: Mapping[str, str]) -> Frame:
+        return self._connections.call(self._addresses[broker], code, ext, timeout=_PATIENCE)
 
     def _success(self, broker: str, answer: Frame) -> Frame:
         if answer.code != Code.SUCCESS:

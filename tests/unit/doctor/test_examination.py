@@ -13,6 +13,7 @@ from outbox.doctor.examination import examine
 from outbox.doctor.findings import Finding, Level
 from outbox.settings import Settings, load
 from outbox.store.database import Database
+from outbox.wiring import open_examiner
 from tests.unit.doctor.cases import ids, not_ok
 from tests.unit.doctor.test_broker_checks import HEALTHY, TOPIC
 
@@ -163,6 +164,22 @@ def test_a_table_that_cannot_be_read_is_a_finding(settings: Settings, database: 
 def test_a_transport_without_name_servers_is_told(settings: Settings, database: Database) -> None:
     findings = examined(settings, database, None)
     assert not_ok(findings) == {"listener-heartbeat": Level.NOTE, "broker-examined": Level.NOTE}
+
+
+def test_name_servers_are_asked_whatever_the_transport(settings: Settings) -> None:
+    # Given each kind of broker URL / Then those with name servers have an examiner, and a proxy has none
+    opened = {
+        scheme: open_examiner(settings.model_copy(update={"broker_url": f"{scheme}://127.0.0.1:9876"}))
+        for scheme in ("rocketmq", "rocketmq+native", "rocketmq+grpc")
+    }
+    assert {scheme: examiner is not None for scheme, examiner in opened.items()} == {
+        "rocketmq": True,
+        "rocketmq+native": True,
+        "rocketmq+grpc": False,
+    }
+    for examiner in opened.values():
+        if examiner is not None:
+            examiner.close()
 
 
 def test_the_embedded_broker_is_told(settings: Settings, database: Database) -> None:
