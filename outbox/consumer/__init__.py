@@ -1,6 +1,6 @@
 """Consumers whose effects happen once per key, whatever the broker delivers how often.
 
-What needs Redis (the extra ``redis``) is in ``outbox.consumer.redis_inbox``.
+What needs Redis (the extra ``redis``) is in ``outbox.consumer.redis_inbox`` and ``outbox.consumer.cached_inbox``.
 """
 
 from outbox.consumer.business import BusinessConsumer
@@ -8,6 +8,7 @@ from outbox.consumer.errors import LeaseLost, Permanent
 from outbox.consumer.inbox import Inbox
 from outbox.consumer.keys import Extractor, header
 from outbox.consumer.leased_inbox import FencedLease, LeasedInbox
+from outbox.consumer.memory_inbox import MemoryInbox
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, Filtered, InProgress, NoKey, Outcome, Park, Processed, Retry
 from outbox.consumer.runner import Runner, RunnerSettings
@@ -25,6 +26,7 @@ __all__ = [
     "Inbox",
     "LeaseLost",
     "LeasedInbox",
+    "MemoryInbox",
     "Message",
     "NoKey",
     "Outcome",

@@ -47,7 +47,8 @@ class BusinessConsumer(SqlConsumer):
         self._watched = self._engine.execution_options(**level)
         watch(self._watched)
 
-    def _execute(self, message: Message, handler: Handler) -> Outcome:
+    def execute(self, message: Message, handler: Handler) -> Outcome:
+        """In one transaction, committed if the handler says ``Processed``."""
         try:
             return self._transaction(message, handler)
         except Exception as error:  # noqa: BLE001 -- named in the outcome, which the runner logs

@@ -139,6 +139,12 @@ def finish(connection: Connection, claim: Claim) -> None:
         raise TransactionBroken("the inbox row that was locked is gone or done: something else wrote to it")
 
 
+def forget(connection: Connection, consumer: str, key: bytes) -> bool:
+    """Deletes the row of a durable effect, so that a replay takes effect; one that is worked on stays."""
+    row = sa.and_(inbox.c.consumer == consumer, inbox.c.key == key, inbox.c.done_at.is_not(None))
+    return connection.execute(inbox.delete().where(row)).rowcount == 1
+
+
 def _insert(connection: Connection, claim: Claim, extra: dict[str, Any]) -> bool:
     values = claim.columns() | {"received_at": utc_now()} | extra
     if connection.dialect.name in MYSQL_FAMILY:

@@ -31,7 +31,7 @@ class Consumer(ABC):
     def __init__(self, consumer: str, *, group: str | None, retention: float) -> None:
         self.consumer = _checked(consumer)
         self.group = group or f"outbox-{consumer}"
-        self._retention = retention
+        self.retention = retention
         self._subscriptions = Subscriptions()
 
     @property
@@ -61,22 +61,22 @@ class Consumer(ABC):
         if not self.topics:
             raise SettingsError(f"consumer {self.consumer!r}: no handlers; register one with @….handler(topic=…)")
         self._check_store()
-        retention.warn_if_short(self._retention)
+        retention.warn_if_short(self.retention)
 
     def process(self, delivery: Delivery) -> Outcome:
         """Runs the delivery's handler, unless its effect is durable already."""
-        admitted = self._admitted(delivery)
-        return self._execute(*admitted) if isinstance(admitted, tuple) else admitted
+        admitted = self.admit(delivery)
+        return self.execute(*admitted) if isinstance(admitted, tuple) else admitted
 
     @abstractmethod
-    def _execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:
+    def execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:
         """Runs the handler once per key, as the strategy promises; never raises for what handler or store do."""
 
     @abstractmethod
     def _check_store(self) -> None:
         """Raises an ``OutboxError`` that names the remedy if the store cannot be used."""
 
-    def _admitted(self, delivery: Delivery) -> tuple[Message, Callable[..., Any]] | Outcome:
+    def admit(self, delivery: Delivery) -> tuple[Message, Callable[..., Any]] | Outcome:
         """The message and its handler, or why there is nothing to execute."""
         subscription = self._subscriptions.of(delivery)
         if subscription is None:
@@ -87,7 +87,7 @@ class Consumer(ABC):
             return outcome_of(error)
         if key is None:
             return NoKey("no outbox-key, nothing found by the handler's key setting, and not exactly one KEYS")
-        if reason := retention.outlived(delivery.born_at, self._retention, time.time()):
+        if reason := retention.outlived(delivery.born_at, self.retention, time.time()):
             return Park(reason)
         return Message.of(delivery, key), subscription.handler
 

@@ -46,9 +46,10 @@ class Inbox(SqlConsumer):
         )
         self._rows = RowTransaction(self._engine, consumer, lock_timeout=lock_timeout, row_lock=row_lock)
 
-    def _execute(self, message: Message, handler: Handler) -> Outcome:
+    def execute(self, message: Message, handler: Handler) -> Outcome:
+        """In one transaction with the inbox row."""
         return self._rows.execute(message, handler)
 
     def purge(self) -> int:
         """Forgets one batch of effects older than the retention."""
-        return retention.purge(self._engine, self.consumer, self._retention)
+        return retention.purge(self._engine, self.consumer, self.retention)

@@ -112,7 +112,8 @@ class LeasedInbox(SqlConsumer):
         self._execution = LeasedExecution(StateTable(self._leveled), lease)
         watch(self._leveled)
 
-    def _execute(self, message: Message, handler: Handler) -> Outcome:
+    def execute(self, message: Message, handler: Handler) -> Outcome:
+        """Under a lease; what the handler leaves undone is finished when it returns."""
         claim = Claim.of(self.consumer, message)
 
         def work(lease: Lease) -> None:
@@ -126,4 +127,4 @@ class LeasedInbox(SqlConsumer):
 
     def purge(self) -> int:
         """Forgets one batch of effects older than the retention."""
-        return retention.purge(self._engine, self.consumer, self._retention)
+        return retention.purge(self._engine, self.consumer, self.retention)

@@ -113,8 +113,13 @@ class RedisClaims:
 
 
 def redis_key(claim: Claim) -> bytes:
-    """The key in Redis; the keys of one consumer share a hash tag."""
-    return b"outbox:{" + claim.consumer.encode() + b"}:" + claim.key
+    """The claim's key in Redis."""
+    return key_of(claim.consumer, claim.key)
+
+
+def key_of(consumer: str, key: bytes) -> bytes:
+    """The keys of one consumer share a hash tag."""
+    return b"outbox:{" + consumer.encode() + b"}:" + key
 
 
 def fingerprint(claim: Claim) -> str:

@@ -9,11 +9,12 @@ from outbox.consumer.calling import call
 from outbox.consumer.claims import Claim
 from outbox.consumer.consumer import Consumer
 from outbox.consumer.errors import LeaseLost
+from outbox.consumer.keys import stored_key
 from outbox.consumer.leased import LeasedExecution
 from outbox.consumer.leases import Lease
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Outcome
-from outbox.consumer.redis_claims import Redis, RedisClaims, exceptions
+from outbox.consumer.redis_claims import Redis, RedisClaims, exceptions, key_of, reachable
 from outbox.errors import SettingsError
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ class RedisInbox(Consumer):
         self._claims = RedisClaims(self._client, retention)
         self._execution = LeasedExecution(self._claims, lease)
 
-    def _execute(self, message: Message, handler: Handler) -> Outcome:
+    def execute(self, message: Message, handler: Handler) -> Outcome:
+        """Under a lease; remembered when the handler returns."""
         claim = Claim.of(self.consumer, message)
 
         def work(lease: Lease) -> None:
@@ -65,6 +67,11 @@ class RedisInbox(Consumer):
     def park(self, delivery: Delivery, reason: str) -> bool:  # noqa: ARG002 -- the port's signature
         """There is no place for it here."""
         return False
+
+    def forget(self, key: str) -> bool:
+        """Has the effect of a key happen again when its message is replayed; whether it was known."""
+        with reachable():
+            return bool(self._client.delete(key_of(self.consumer, stored_key(key))))
 
     def purge(self) -> int:
         """Nothing: Redis forgets by itself."""

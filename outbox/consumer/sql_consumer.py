@@ -4,8 +4,9 @@ from sqlalchemy.engine import Engine
 
 from outbox import migrate
 from outbox.brokers.source import Delivery
-from outbox.consumer import parking
+from outbox.consumer import claims, parking
 from outbox.consumer.consumer import Consumer
+from outbox.consumer.keys import stored_key
 from outbox.store.database import Database
 
 
@@ -45,6 +46,11 @@ class SqlConsumer(Consumer):
         """Stores the delivery in the parking table."""
         parking.park(self._engine, self.consumer, delivery, self._key_or_none(delivery), reason)
         return True
+
+    def forget(self, key: str) -> bool:
+        """Has the effect of a key happen again when its message is replayed; whether there was one."""
+        with self._engine.begin() as connection:
+            return claims.forget(connection, self.consumer, stored_key(key))
 
     def close(self) -> None:
         """Closes the connections, unless the engine was passed in."""

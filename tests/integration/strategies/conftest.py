@@ -7,13 +7,24 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from outbox.store.database import Database
-from tests.integration.strategies.rig import RedisRig, StrategyRig, business_rig, inbox_rig, leased_rig
+from tests.integration.strategies.rig import (
+    RedisRig,
+    StrategyRig,
+    business_rig,
+    cached_rig,
+    inbox_rig,
+    leased_rig,
+    memory_rig,
+)
 
 #: By the name that the test's id shows. A strategy with a server of its own asks the request for its fixture.
 STRATEGIES: Final[dict[str, Callable[[Engine, pytest.FixtureRequest], StrategyRig]]] = {
     "inbox": lambda engine, _: inbox_rig(engine, row_lock=False),
     "row_lock": lambda engine, _: inbox_rig(engine, row_lock=True),
     "redis": lambda engine, request: RedisRig(engine, request.getfixturevalue("redis_server")),
+    "cached": lambda engine, request: cached_rig(engine, request.getfixturevalue("redis_server")),
+    "cached_leased": lambda engine, request: cached_rig(engine, request.getfixturevalue("redis_server"), leased=True),
+    "memory": lambda engine, _: memory_rig(engine),
     "leased": lambda engine, _: leased_rig(engine),
     "business": lambda engine, _: business_rig(engine),
 }

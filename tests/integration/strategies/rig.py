@@ -16,13 +16,15 @@ from outbox.consumer import (
     FencedLease,
     Inbox,
     LeasedInbox,
+    MemoryInbox,
     Message,
     Processed,
     ledger_entry,
 )
-from outbox.consumer.consumer import Consumer
+from outbox.consumer.cached_inbox import CachedInbox
 from outbox.consumer.leases import Lease
 from outbox.consumer.redis_inbox import RedisInbox
+from outbox.consumer.remembering import Executing
 from outbox.identity import fresh_token
 from tests.integration.consumer.shop import effects, keys_done, metadata, record
 
@@ -53,11 +55,11 @@ class StrategyRig(Protocol):
     #: The same key with another payload is parked.
     compares_payload: bool
 
-    def consumer(self, step: Step = nothing, name: str = "stock") -> Consumer:
+    def consumer(self, step: Step = nothing, name: str = "stock") -> Executing:
         """A consumer whose handler for the topic payments records one effect for the message's key, then steps."""
         ...
 
-    def away(self) -> Consumer:
+    def away(self) -> Executing:
         """The same over a store that cannot be reached."""
         ...
 
@@ -73,18 +75,18 @@ class SqlRig:
     compares_payload = True
 
     def __init__(
-        self, engine: Engine, make: Callable[[Engine, str], Consumer], handler: Callable[[Step, str], object]
+        self, engine: Engine, make: Callable[[Engine, str], Executing], handler: Callable[[Step, str], object]
     ) -> None:
         metadata.create_all(engine)
         self._engine = engine
         self._make = make
         self._handler = handler
 
-    def consumer(self, step: Step = nothing, name: str = "stock") -> Consumer:
+    def consumer(self, step: Step = nothing, name: str = "stock") -> Executing:
         """Over the test's database."""
         return self._registered(self._make(self._engine, name), step, name)
 
-    def away(self) -> Consumer:
+    def away(self) -> Executing:
         """Over a folder that is not there, or a port that nobody listens on."""
         dialect = self._engine.dialect.name
         url = "sqlite:////nowhere/at/all.db" if dialect == "sqlite" else self._engine.url.set(port=1)
@@ -94,7 +96,7 @@ class SqlRig:
         """Read past the strategy."""
         return sorted(keys_done(self._engine, name))
 
-    def _registered(self, consumer: Consumer, step: Step, name: str) -> Consumer:
+    def _registered(self, consumer: Executing, step: Step, name: str) -> Executing:
         consumer.handler(topic="payments")(self._handler(step, name))  # type: ignore[type-var]
         return consumer
 
@@ -154,7 +156,7 @@ class RedisRig(SqlRig):
         self._scope = fresh_token()
         super().__init__(engine, lambda _, name: RedisInbox(self._url, consumer=self._scope + name), self._outside)
 
-    def away(self) -> Consumer:
+    def away(self) -> Executing:
         """Over a port that nobody listens on."""
         self._url = "redis://127.0.0.1:1/0"
         return self.consumer()
@@ -167,6 +169,22 @@ class RedisRig(SqlRig):
             step(message)
 
         return on_paid
+
+
+def cached_rig(engine: Engine, url: str, *, leased: bool = False) -> SqlRig:
+    """C5 over C1 or C3; each test has an epoch of its own, since tests share the server."""
+    epoch = fresh_token()
+    kind: type[Inbox | LeasedInbox] = LeasedInbox if leased else Inbox
+    return SqlRig(
+        engine,
+        lambda over, name: CachedInbox(kind(over, consumer=name, lock_timeout=20), url, epoch=epoch),
+        working if leased else recording,
+    )
+
+
+def memory_rig(engine: Engine) -> SqlRig:
+    """C7 over C1."""
+    return SqlRig(engine, lambda over, name: MemoryInbox(Inbox(over, consumer=name, lock_timeout=20)), recording)
 
 
 def business_rig(engine: Engine) -> SqlRig:
