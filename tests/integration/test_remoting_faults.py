@@ -62,6 +62,7 @@ def cluster(disk: Path) -> Iterator[RocketMQ]:
         "storePathCommitLog": disk / "commitlog",
     }
     with require(lambda: RocketMQ(settings=settings)) as started:
+        warm_up(started)
         yield started
 
 
@@ -85,6 +86,16 @@ def opened(cluster: RocketMQ) -> Iterator[Callable[[], RemotingBroker]]:
     yield open_one
     for each in every:
         each.close()
+
+
+def warm_up(cluster: RocketMQ) -> None:
+    """Sends until the broker, which is busy while it is cold, stores a half."""
+    broker = RemotingBroker(cluster.namesrv, "warm-up")
+    cluster.create_topics(["warm-up", "warm-up-b"])
+    try:
+        eventually(lambda: isinstance(broker.prepare([message("warm-up")], 10)[0], Stored), DEADLINE, "it is warm")
+    finally:
+        broker.close()
 
 
 def ports(cluster: RocketMQ) -> set[int]:

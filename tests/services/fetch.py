@@ -7,7 +7,7 @@ from functools import partial
 from tests.services.errors import ServiceFailed, ServiceMissing
 from tests.services.librocketmq import librocketmq
 from tests.services.rocketmq.cluster import DEFAULT_VERSION
-from tests.services.rocketmq.jars import jars
+from tests.services.rocketmq.jars import OTHER_VERSIONS, jars
 
 
 def fetch() -> int:
@@ -16,6 +16,7 @@ def fetch() -> int:
         "a real broker": lambda: jars(DEFAULT_VERSION),
         "the native client": librocketmq,
         "a RocketMQ proxy": partial(jars, DEFAULT_VERSION, "rocketmq-proxy"),
+        **{f"RocketMQ {version}": partial(jars, version) for version in OTHER_VERSIONS},
     }
     for what, get in wanted.items():
         try:

@@ -4,8 +4,12 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Final
 
 from tests.services.errors import ServiceFailed, ServiceMissing
+
+#: Releases that the contract suite runs on as well.
+OTHER_VERSIONS: Final = ("4.9.7", "5.5.0")
 
 _HERE = Path(__file__).parent
 _COMPLETE = "complete"

@@ -1,0 +1,38 @@
+"""The contract of the remoting transport on other releases of RocketMQ: the suite beside this file, on their brokers.
+
+One test for each release runs the suite in processes of its own, several at once since it mostly waits for checks: so
+each release has one broker, whatever order the tests run in, and it is gone as soon as its tests are over. 5.5.0 keeps
+a core busy as long as it runs.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.services.require import require
+from tests.services.rocketmq import RocketMQ
+from tests.services.rocketmq.jars import OTHER_VERSIONS
+
+_HERE: Final = Path(__file__).parent
+#: Halves, endings, checks, plain sends and look-ups. Consumers need the POP of 5.x; ``test_source.py`` has 5.4.0.
+_SUITE: Final = tuple(str(_HERE / f"test_broker_{part}.py") for part in ("checks", "endings", "halves", "sends"))
+_PROCESSES: Final = "4"
+
+
+@pytest.mark.parametrize("version", OTHER_VERSIONS)
+def test_the_contract_holds_on(version: str) -> None:
+    # Given a broker of this release; When the suite runs on it; Then it passes, and is not empty
+    command = [sys.executable, "-m", "pytest", "-q", "-n", _PROCESSES, "-p", "no:cacheprovider", "-k", "remoting"]
+    with require(lambda: RocketMQ(version=version)) as cluster:
+        named = {**_of_our_own(), "OUTBOX_TEST_ROCKETMQ": cluster.namesrv}
+        ran = subprocess.run([*command, *_SUITE], env=named, cwd=_HERE.parents[1], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def _of_our_own() -> dict[str, str]:
+    """This process's environment without what the run that it belongs to has put there."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
