@@ -1,6 +1,6 @@
 """The one place where ``rocketmq-python-client`` is imported: its protocol, its signature, its event loop.
 
-The client's own ``Producer`` is not used (``docs/decisions/0006-below-the-grpc-producer.md`` tells why).
+The client's own ``Producer`` is not used (``docs/decisions/0007-below-the-grpc-producer.md`` tells why).
 ``rocketmq-client-python`` owns an import package of the same name; the two share only ``rocketmq/__init__.py``, and
 whichever of the two files is there, the modules below are found.
 """

@@ -103,6 +103,7 @@ def test_a_broken_stream_is_opened_again(proxy: ScriptedProxy, broker: GrpcBroke
     # Then it is asked again
     proxy.ask("payments", HALF)
     eventually(lambda: len(asked.checks) == 1, DEADLINE, "the check is heard")
+    assert asked.checks[0].half.half_id == HALF
 
 
 def test_a_proxy_that_does_not_know_us_is_told_again(
@@ -120,6 +121,7 @@ def test_a_proxy_that_does_not_know_us_is_told_again(
     broker.listen(["payments"], Asked())
     eventually(lambda: len(proxy.told) == 2, DEADLINE, "the topics are told again")
     ready(broker)
+    assert proxy.told == [("payments",)] * 2
 
 
 def test_a_heartbeat_without_an_answer_makes_a_new_connection(

@@ -1,5 +1,7 @@
 """What the gRPC transport concludes from a proxy's answers, and from its silence."""
 
+import hashlib
+import hmac
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -232,6 +234,26 @@ def test_halves_that_nobody_ends_are_forgotten(
     # Then the old one is known no more
     broker.resolve([Ending(old, Verdict.COMMIT)], monotonic() + 10)
     assert proxy.ended == []
+
+
+def test_every_call_is_signed(proxy: ScriptedProxy) -> None:
+    # Given a user and a key
+    told: list[dict[str, str]] = []
+
+    def send(request: Any, context: Any) -> Any:
+        told.append(dict(context.invocation_metadata()))
+        return stored(request)
+
+    proxy.on_send = send
+    broker = GrpcBroker(Access(proxy.address, "me", "secret"), "group")
+    # When a half is sent
+    prepare_one(broker, message(TOPIC))
+    broker.close()
+    # Then the call names the user, and carries what only the key makes of its date
+    date = told[0]["x-mq-date-time"]
+    expected = hmac.new(b"secret", date.encode(), hashlib.sha1).hexdigest()
+    assert "Credential=me," in told[0]["authorization"]
+    assert told[0]["authorization"].endswith(f"Signature={expected}")
 
 
 def test_nothing_is_dialled_before_it_is_needed() -> None:
