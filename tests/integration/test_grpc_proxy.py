@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox.brokers.base import Answer, Check, Ended, Refused, Sent, Stored
+from outbox.brokers.base import Answer, Check, Ended, Outage, Refused, Sent, Stored
 from outbox.brokers.grpc.access import Access
 from outbox.brokers.grpc.broker import GrpcBroker
 from outbox.brokers.remoting.admin import Admin
@@ -55,7 +55,6 @@ def test_a_topic_takes_messages_of_its_type_only(rocketmq: str, broker: GrpcBrok
         pytest.param({"properties": {"note": "x" * 17_000}}, id="over 16 KiB of properties"),
         pytest.param({"tag": "a|b"}, id="tag"),
         pytest.param({"key": " "}, id="blank key"),
-        pytest.param({"topic": "missing"}, id="missing topic"),
     ],
 )
 def test_what_the_proxy_refuses_is_refused_for_good(
@@ -64,6 +63,12 @@ def test_what_the_proxy_refuses_is_refused_for_good(
     (outcome,) = broker.prepare([message(**{"topic": topic_of(rocketmq, "TRANSACTION"), **fields})], 10)  # type: ignore[arg-type]
     assert isinstance(outcome, Refused), outcome
     assert outcome.reason
+
+
+def test_a_missing_topic_is_an_outage_of_that_topic_alone(broker: GrpcBroker) -> None:
+    (outcome,) = broker.prepare([message("missing")], 10)
+    assert isinstance(outcome, Outage)
+    assert outcome.partial
 
 
 def test_checks_go_on_after_the_proxy_has_restarted(rocketmq: str, proxy_server: Proxy) -> None:

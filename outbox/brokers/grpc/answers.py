@@ -1,7 +1,6 @@
 """What a proxy's answer, or its silence, says about a message: refused, perhaps stored, or certainly not stored."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from grpc import StatusCode
 from grpc.aio import AioRpcError
@@ -33,6 +32,10 @@ def judged(code: int, message: str) -> Refused | Unknown | Outage:
     said = f"code {code}: {_short(message)}"
     if code == Code.TOO_MANY_REQUESTS:
         return Outage(f"{said} (the proxy is overloaded)")
+    if code == Code.TOPIC_NOT_FOUND:
+        return Outage(f"{said} (create the topic)", partial=True)
+    if code == Code.UNAUTHORIZED:  # whoever the proxy does not know gets nothing through
+        return Outage(said + _RIGHTS_REMEDY)
     if code in _REQUEST_FAULTS or code in _UNSUPPORTED:
         return Refused(said + _remedy(code, message))
     return Unknown(said)
@@ -44,8 +47,10 @@ def failed(error: AioRpcError, *, ready: bool) -> Refused | Unknown | Outage:
     said = f"{code.name}: {_short(error.details() or '')}"
     if code is StatusCode.UNIMPLEMENTED:
         return Refused(f"{said} (is this the gRPC port of a RocketMQ 5 proxy?)")
-    if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
+    if code is StatusCode.PERMISSION_DENIED:
         return Refused(said + _RIGHTS_REMEDY)
+    if code is StatusCode.UNAUTHENTICATED:
+        return Outage(said + _RIGHTS_REMEDY)
     if not ready or (code is StatusCode.UNAVAILABLE and "failed to connect" in said.lower()):
         return Outage(said)
     return Unknown(said)
@@ -54,8 +59,7 @@ def failed(error: AioRpcError, *, ready: bool) -> Refused | Unknown | Outage:
 def _remedy(code: int, message: str) -> str:
     if "MessageType" in message:
         return _TYPE_REMEDY
-    rights: Sequence[Any] = (Code.UNAUTHORIZED, Code.FORBIDDEN)
-    return _RIGHTS_REMEDY if code in rights else ""
+    return _RIGHTS_REMEDY if code == Code.FORBIDDEN else ""
 
 
 def _short(text: str) -> str:

@@ -28,9 +28,8 @@ class NoRoute(Exception):
     """The proxy answered, and its answer is no route; the text says why."""
 
     def __init__(self, topic: str, code: int, message: str) -> None:
-        super().__init__(f"topic {topic}: code {code}: {message}")
+        super().__init__(f"topic {topic}: {message}")
         self.code = code
-        self.message = message
 
 
 class Routes:
@@ -67,7 +66,7 @@ class Routes:
 def _route(topic: str, queues: Any) -> Route:
     writable = [queue for queue in queues if queue.permission in _WRITABLE and queue.broker.id == 0]
     if not writable:
-        raise NoRoute(topic, Code.NOT_FOUND, "no queue of a master may be written to")
+        raise NoRoute(topic, Code.TOPIC_NOT_FOUND, "no queue of a master may be written to")
     brokers = {str(queue.broker.endpoints): queue.broker.endpoints for queue in writable}
     types = {kind for queue in writable for kind in queue.accept_message_types}
     endpoints = tuple(endpoints_of(brokers[name]) for name in sorted(brokers))

@@ -12,7 +12,7 @@ from outbox.brokers.grpc.answers import failed, is_stored, judged
 from outbox.brokers.grpc.batches import Batch
 from outbox.brokers.grpc.channels import Channel, Channels, Unreachable
 from outbox.brokers.grpc.halves import OpenHalves
-from outbox.brokers.grpc.library import Code, Encoding, MessageType, SendMessageRequest
+from outbox.brokers.grpc.library import Encoding, MessageType, SendMessageRequest
 from outbox.brokers.grpc.routes import NoRoute, Route, Routes
 from outbox.clock import monotonic
 
@@ -109,13 +109,12 @@ def _choose(route: Route, message: Outgoing) -> Any:
 
 def _not_sent(problem: Unreachable | NoRoute | AioRpcError) -> Refused | Outage:
     """The outcome of a message that has no way to go: nothing of it left."""
+    said: Refused | Unknown | Outage = Outage(str(problem))
     if isinstance(problem, NoRoute):
-        said = judged(problem.code, str(problem)) if problem.code != Code.NOT_FOUND else Refused(str(problem))
-        return said if isinstance(said, Refused) else Outage(str(problem))
-    if isinstance(problem, AioRpcError):
-        verdict = failed(problem, ready=False)
-        return verdict if isinstance(verdict, Refused) else Outage(verdict.reason)
-    return Outage(str(problem))
+        said = judged(problem.code, str(problem))
+    elif isinstance(problem, AioRpcError):
+        said = failed(problem, ready=False)
+    return Outage(said.reason) if isinstance(said, Unknown) else said
 
 
 def _request(message: Outgoing, route: Route, kind: Kind[Any]) -> Any:

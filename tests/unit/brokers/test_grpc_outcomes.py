@@ -45,8 +45,8 @@ def broker(proxy: ScriptedProxy) -> Iterator[GrpcBroker]:
         (Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "control character", Refused),
         (Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "TopicMessageType validate failed", Refused),
         (Code.MESSAGE_PROPERTIES_TOO_LARGE, "max is 16384", Refused),
-        (Code.TOPIC_NOT_FOUND, "no route", Refused),
-        (Code.UNAUTHORIZED, "who are you", Refused),
+        (Code.TOPIC_NOT_FOUND, "no route", Outage),
+        (Code.UNAUTHORIZED, "who are you", Outage),
         (Code.FORBIDDEN, "not yours", Refused),
         (Code.UNSUPPORTED, "no such thing", Refused),
         (Code.TOO_MANY_REQUESTS, "slow down", Outage),
@@ -80,10 +80,11 @@ def test_a_half_whose_copy_is_late_is_stored(proxy: ScriptedProxy, broker: GrpcB
     assert isinstance(seen, Stored)
 
 
-def test_a_missing_right_names_the_settings(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
-    proxy.on_send = refused(Code.UNAUTHORIZED, "no")
+@pytest.mark.parametrize("code", [Code.UNAUTHORIZED, Code.FORBIDDEN])
+def test_a_missing_right_names_the_settings(proxy: ScriptedProxy, broker: GrpcBroker, code: Any) -> None:
+    proxy.on_send = refused(code, "no")
     (seen,) = broker.prepare([message(TOPIC)], 10)
-    assert isinstance(seen, Refused)
+    assert isinstance(seen, Refused | Outage)
     assert "OUTBOX_SECRET_KEY" in seen.reason
 
 
@@ -158,6 +159,16 @@ def test_a_proxy_without_brokers_is_an_outage(proxy: ScriptedProxy, broker: Grpc
     (seen,) = broker.prepare([message(TOPIC)], 5)
     assert isinstance(seen, Outage)
     assert "no name server" in seen.reason
+
+
+def test_a_missing_topic_is_an_outage_of_that_topic_alone(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
+    # Given a topic that the proxy does not know; When a half is sent; Then no row is charged, and others may go on
+    proxy.on_route = lambda *_: service_pb2.QueryRouteResponse(status=status(Code.TOPIC_NOT_FOUND, "no route"))
+    (seen,) = broker.prepare([message(TOPIC)], 5)
+    assert isinstance(seen, Outage)
+    assert seen.partial
+    assert TOPIC in seen.reason
+    assert proxy.sent == []
 
 
 def test_a_lane_is_a_message_group(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
