@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from outbox.brokers.base import BrokerClosed, Outage, Outgoing, Unknown
+from outbox.brokers.native.queues import QueueName
 from outbox.clock import monotonic
 
 
@@ -15,8 +16,7 @@ class Placed:
     """A message and where it goes."""
 
     message: Outgoing
-    #: Number of the queue among the topic's.
-    queue: int
+    queue: QueueName
     #: Of the broker that has the queue.
     address: str
 

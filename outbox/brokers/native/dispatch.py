@@ -2,20 +2,24 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from outbox.brokers.base import Outage, Outgoing, Refused, Unknown
 from outbox.brokers.native.calls import Calls, Placed
 from outbox.brokers.native.content import flaw_of
 from outbox.brokers.native.producer import Producer
+from outbox.brokers.native.queues import QueueLists
 from outbox.brokers.remoting.connections import Connections, RemotingError
 from outbox.brokers.remoting.placing import Placing, Share
-from outbox.brokers.remoting.routes import NoRoute, Routes
+from outbox.brokers.remoting.routes import Routes
 from outbox.clock import monotonic
 
 #: The queue offset of a stored message, or what else is known of it.
 Outcome = int | Refused | Outage | Unknown
 
+#: Messages that go ahead at most: the first may be one that the broker refuses, whatever becomes of the others.
+_SCOUTS: Final = 2
 _BUSY: Final = Outage("the first message to this broker has not come back in time")
 
 
@@ -24,13 +28,14 @@ class Dispatch:
 
     While the client dials a broker, every other call to it fails at once, and the client does not say that nothing was
     sent. So a broker is dialled by ourselves first: where that fails, nothing has left. Then one message goes ahead,
-    and where it is not stored, the others have not left either.
+    or two, and where none is stored, the others have not left either.
     """
 
     def __init__(self, connections: Connections, routes: Routes, calls: Calls, producer: Producer) -> None:
         self._connections = connections
         self._routes = routes
         self._placing = Placing(routes)
+        self._queues = QueueLists(routes)
         self._calls = calls
         self._producer = producer
         self._answering: set[str] = set()
@@ -46,30 +51,21 @@ class Dispatch:
         outcomes |= {sound[place]: outage for place, outage in nowhere.items()}
         rest: dict[int, Placed] = {}
         for share in shares:
-            placed = {sound[place]: it for place, it in self._placed(share).items()}
+            placed = self._placed(share, sound)
             known = self._scout(share, placed, properties, until)
             outcomes |= known
             rest |= {index: it for index, it in placed.items() if index not in known}
         outcomes |= self._run(rest, properties, until)
         return [outcomes[index] for index in range(len(messages))]
 
-    def _placed(self, share: Share) -> dict[int, Placed]:
-        """By place in the batch; the queue as its number in the sorted list of all, which the client keeps as well."""
-        numbers: dict[str, dict[tuple[str, int], int]] = {}
-        placed: dict[int, Placed] = {}
-        for place, message, queue_id in share.items:
-            if message.topic not in numbers:
-                numbers[message.topic] = self._numbers(message.topic)
-            number = numbers[message.topic].get((share.broker, queue_id), queue_id)
-            placed[place] = Placed(message, number, share.address)
-        return placed
-
-    def _numbers(self, topic: str) -> dict[tuple[str, int], int]:
-        try:
-            writable = self._routes.route(topic, monotonic()).writable
-        except (RemotingError, NoRoute):
-            return {}  # it was there a moment ago
-        return {(queue.broker, queue.queue_id): number for number, queue in enumerate(writable)}
+    def _placed(self, share: Share, sound: Sequence[int]) -> dict[int, Placed]:
+        """The messages of a share by their place in the batch."""
+        for topic in {message.topic for _, message, _ in share.items}:
+            self._queues.remember(topic)
+        return {
+            sound[place]: Placed(message, (share.broker, queue_id), share.address)
+            for place, message, queue_id in share.items
+        }
 
     def _scout(
         self, share: Share, placed: Mapping[int, Placed], properties: Mapping[str, str], until: float
@@ -83,8 +79,7 @@ class Dispatch:
             if share.address in self._answering:
                 return {}
             self._connections.get(share.address, until)
-            first = next(iter(placed))
-            ahead = self._run({first: placed[first]}, properties, until)
+            ahead = self._run_ahead(placed, properties, until)
         except RemotingError as problem:
             self._routes.doubt(share.address)
             return dict.fromkeys(placed, self._outage(share, str(problem)))
@@ -92,7 +87,18 @@ class Dispatch:
             self._scouting.release()
         if share.address in self._answering:
             return ahead
-        return dict.fromkeys(placed, self._outage(share, "it did not take the first message")) | ahead
+        return dict.fromkeys(placed, self._outage(share, "it did not take the first messages")) | ahead
+
+    def _run_ahead(
+        self, placed: Mapping[int, Placed], properties: Mapping[str, str], until: float
+    ) -> dict[int, Outcome]:
+        """The outcomes of the messages that go ahead, one after another, until one is stored."""
+        ahead: dict[int, Outcome] = {}
+        for index in list(placed)[:_SCOUTS]:
+            ahead |= self._run({index: placed[index]}, properties, until)
+            if isinstance(ahead[index], int):
+                break
+        return ahead
 
     def _outage(self, share: Share, reason: str) -> Outage:
         self._placing.failed(share.address)
@@ -101,7 +107,8 @@ class Dispatch:
     def _run(self, placed: Mapping[int, Placed], properties: Mapping[str, str], until: float) -> dict[int, Outcome]:
         def call(it: Placed) -> int | Unknown:
             """One blocking call; remembers whether the broker answers."""
-            outcome = self._producer.send(it.message, properties, it.queue)
+            choose = partial(self._queues.number, it.message.topic, it.queue)
+            outcome = self._producer.send(it.message, properties, choose)
             if isinstance(outcome, int):
                 self._answering.add(it.address)
                 self._placing.answered(it.address)

@@ -1,13 +1,14 @@
 """One producer object of the native client: started at its first call, shut down once, never used after that."""
 
 import ctypes
+import itertools
 import logging
 import os
 import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,8 @@ from outbox.brokers.native.library import QueueSelector, SendResult, log_folder
 
 log = logging.getLogger(__name__)
 
+#: The number of the queue, given how many the client knows.
+Choose = Callable[[int], int]
 #: Milliseconds for one answer. A call can take longer: it may ask for the route and dial first.
 _ANSWER: Final = 3000
 #: Bodies are never compressed: what is stored is what was added.
@@ -59,20 +62,25 @@ class Producer:
         self._calls = 0
         self._closed = False
         self._state = threading.Condition()
-        # Kept here: the client calls it for as long as a call lasts. It refuses a null pointer as argument, hence + 1.
-        self._selector = QueueSelector(lambda queues, _message, wanted: (wanted - 1) % queues)
+        self._tickets = itertools.count(1)
+        self._choices = choices = dict[int, Choose]()
+        # Kept here: the client calls it for as long as a call lasts, and it must not raise.
+        self._selector = QueueSelector(lambda queues, _message, ticket: choices[ticket](queues) % queues)
 
-    def send(self, message: Outgoing, properties: Mapping[str, str], queue: int) -> int | Unknown:
+    def send(self, message: Outgoing, properties: Mapping[str, str], choose: Choose) -> int | Unknown:
         """The queue offset of the stored message; ``BrokerClosed`` after ``close``.
 
-        ``properties``: beside those of the message; ``queue``: place among the topic's queues. Whatever else happens is
-        ``Unknown``: the client says neither what the broker answered nor whether anything was written ("no route info"
-        stands for all of it).
+        ``properties``: beside those of the message; ``choose``: the queue. Whatever else happens is ``Unknown``: the
+        client says neither what the broker answered nor whether anything was written ("no route info" stands for all).
         """
-        result = SendResult()
-        with self._call() as pointer, self._content(message, properties) as content:
-            arguments = (self._selector, queue + 1, _REPEATS, ctypes.byref(result))
-            code = self._library.SendMessageOrderly(pointer, content, *arguments)
+        result, ticket = SendResult(), next(self._tickets)
+        self._choices[ticket] = choose
+        try:
+            with self._call() as pointer, self._content(message, properties) as content:
+                arguments = (self._selector, ticket, _REPEATS, ctypes.byref(result))
+                code = self._library.SendMessageOrderly(pointer, content, *arguments)
+        finally:
+            del self._choices[ticket]
         if code != 0 or result.status != _STORED:
             return Unknown(f"the native client says no more than that it failed; its log in {log_folder()} may say why")
         return int(result.queue_offset)

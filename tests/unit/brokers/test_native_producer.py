@@ -23,6 +23,11 @@ def outgoing(**fields: object) -> Outgoing:
     return Outgoing(**{**defaults, **fields})  # type: ignore[arg-type]
 
 
+def first(queues: int) -> int:
+    """The number of the first queue."""
+    return 0
+
+
 def producer(library: FakeLibrary) -> Producer:
     """A producer that has not started."""
     return Producer(library, "127.0.0.1:9876", "orders-native")
@@ -33,7 +38,7 @@ def test_every_message_is_freed_once_whatever_became_of_it() -> None:
     library = FakeLibrary(on_send=lambda number: 13 if number % 3 == 0 else 0)
     sender = producer(library)
     # When many messages are sent
-    outcomes = [sender.send(outgoing(), HALF, 0) for _ in range(300)]
+    outcomes = [sender.send(outgoing(), HALF, first) for _ in range(300)]
     # Then each was freed, and a failure is no more than unknown
     assert sorted(library.destroyed) == sorted(library.messages)
     assert [type(outcome) for outcome in outcomes[:3]] == [int, int, Unknown]
@@ -41,10 +46,10 @@ def test_every_message_is_freed_once_whatever_became_of_it() -> None:
 
 
 def test_the_body_is_whole_and_the_queue_is_the_one_that_was_named() -> None:
-    # Given a body with a zero byte; When it is sent to queue 5
+    # Given a body with a zero byte; When it is sent to the third queue from the end of eight
     library = FakeLibrary()
     sender = producer(library)
-    sender.send(outgoing(tag="paid", properties={"note": "é"}), HALF, 5)
+    sender.send(outgoing(tag="paid", properties={"note": "é"}), HALF, lambda queues: queues - 3)
     # Then nothing is cut off, and the half names its group
     assert library.bodies == [b"a\0b"]
     assert library.queues == [5]
@@ -82,14 +87,14 @@ def test_it_starts_with_its_first_call_and_is_never_used_after_its_shutdown() ->
     library = FakeLibrary()
     idle, used = producer(library), producer(library)
     assert library.started == 0
-    used.send(outgoing(), {}, 0)
+    used.send(outgoing(), {}, first)
     # When both are closed, twice
     for each in (idle, used, used):
         each.close()
     # Then the one that ran was shut down once, and takes no more
     assert (library.started, library.shut_down) == (1, 1)
     with pytest.raises(BrokerClosed):
-        used.send(outgoing(), {}, 0)
+        used.send(outgoing(), {}, first)
 
 
 def test_close_waits_for_the_calls_under_way() -> None:
@@ -103,7 +108,7 @@ def test_close_waits_for_the_calls_under_way() -> None:
 
     library = FakeLibrary(on_send=hold)
     sender = producer(library)
-    call = threading.Thread(target=sender.send, args=(outgoing(), {}, 0))
+    call = threading.Thread(target=sender.send, args=(outgoing(), {}, first))
     call.start()
     assert entered.wait(DEADLINE)
     # When the producer is closed meanwhile
@@ -119,14 +124,14 @@ def test_close_waits_for_the_calls_under_way() -> None:
 def test_a_producer_that_is_dropped_is_shut_down() -> None:
     # Given a producer that nobody closes; When it is dropped; Then it is shut down all the same
     library = FakeLibrary()
-    producer(library).send(outgoing(), {}, 0)
+    producer(library).send(outgoing(), {}, first)
     gc.collect()
     assert library.shut_down == 1
 
 
 def placed(count: int, lane: str | None = None) -> list[Placed]:
     """Messages with a queue."""
-    return [Placed(outgoing(lane=lane, key=str(number)), 0, "127.0.0.1:10911") for number in range(count)]
+    return [Placed(outgoing(lane=lane, key=str(number)), ("broker-a", 0), "127.0.0.1:10911") for number in range(count)]
 
 
 def test_no_more_threads_than_allowed() -> None:
@@ -135,7 +140,7 @@ def test_no_more_threads_than_allowed() -> None:
     sender = producer(library)
     calls = Calls(threads=4)
     # When they are sent
-    outcomes = calls.run(lambda it: sender.send(it.message, {}, it.queue), placed(200), monotonic() + DEADLINE)
+    outcomes = calls.run(lambda it: sender.send(it.message, {}, first), placed(200), monotonic() + DEADLINE)
     # Then each is, on no more threads at once than that
     assert all(isinstance(outcome, int) for outcome in outcomes)
     assert library.most_at_once <= 4
@@ -169,6 +174,6 @@ def test_a_closed_producer_is_an_outage_to_its_threads() -> None:
     sender = producer(FakeLibrary())
     sender.close()
     calls = Calls(threads=2)
-    outcomes = calls.run(lambda it: sender.send(it.message, {}, 0), placed(3), monotonic() + DEADLINE)
+    outcomes = calls.run(lambda it: sender.send(it.message, {}, first), placed(3), monotonic() + DEADLINE)
     assert {type(outcome) for outcome in outcomes} == {Outage}
     calls.close()
