@@ -3,6 +3,7 @@
 What needs Redis (the extra ``redis``) is in ``outbox.consumer.redis_inbox`` and ``outbox.consumer.cached_inbox``.
 """
 
+from outbox.consumer.batch_inbox import BatchInbox
 from outbox.consumer.business import BusinessConsumer
 from outbox.consumer.errors import LeaseLost, Permanent
 from outbox.consumer.inbox import Inbox
@@ -14,9 +15,11 @@ from outbox.consumer.outcome import Duplicate, Filtered, InProgress, NoKey, Outc
 from outbox.consumer.runner import Runner, RunnerSettings
 from outbox.consumer.serve import run
 from outbox.consumer.statements import at_version, ledger_entry, transition
-from outbox.consumer.strategy import Strategy
+from outbox.consumer.strategy import BatchStrategy, Strategy
 
 __all__ = [
+    "BatchInbox",
+    "BatchStrategy",
     "BusinessConsumer",
     "Duplicate",
     "Extractor",

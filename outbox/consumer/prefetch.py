@@ -33,14 +33,14 @@ class Prefetch:
             self._bytes += sum(len(each.delivery.body) for each in held)
             self._changed.notify_all()
 
-    def take(self) -> Held | None:
-        """The oldest one, waiting for it; None: closed."""
+    def take(self, most: int = 1) -> list[Held]:
+        """The oldest ones that are there, up to ``most``, waiting for the first; none: closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or bool(self._waiting))
             if self._closed:
-                return None
-            taken = self._waiting.popleft()
-            self._bytes -= len(taken.delivery.body)
+                return []
+            taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+            self._bytes -= sum(len(each.delivery.body) for each in taken)
             self._changed.notify_all()
             return taken
 

@@ -15,7 +15,7 @@ from outbox.consumer.outcome import Outcome, Retry
 from outbox.consumer.prefetch import Prefetch
 from outbox.consumer.schedule import RETRY_DELAYS
 from outbox.consumer.settlement import Settlement
-from outbox.consumer.strategy import Strategy
+from outbox.consumer.strategy import BatchStrategy, Strategy
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,11 @@ class Runner:
         self._strategy = strategy
         self._settlement = Settlement(source, strategy, self._settings.retry_delays)
         self._holdings = Holdings(source, self._settings.invisible)
-        self._prefetch = Prefetch(self._settings.queue_messages, self._settings.queue_bytes)
+        self._batching = strategy if isinstance(strategy, BatchStrategy) else None
+        self._batch = self._batching.batch if self._batching else 1
+        # A batch that the queue cannot hold would never be full.
+        most = max(self._settings.queue_messages, 2 * self._batch)
+        self._prefetch = Prefetch(most, self._settings.queue_bytes)
         self._stop = threading.Event()
         self._outage = threading.Event()
 
@@ -97,33 +101,33 @@ class Runner:
             self._prefetch.put(self._holdings.add(received))
 
     def _work(self) -> None:
-        while (held := self._prefetch.take()) is not None:
+        while taken := self._prefetch.take(self._batch):
             try:
-                self._process(held)
+                self._process(taken)
             except Exception:
-                log.exception("message %s: no answer was given, it comes again", held.delivery.unique_id)
+                log.exception("message %s: no answer was given, it comes again", taken[0].delivery.unique_id)
             finally:
                 # Answered, or lost: if the store is still away, the next message finds out.
                 self._outage.clear()
-                self._holdings.drop(held)
+                for held in taken:
+                    self._holdings.drop(held)
 
-    def _process(self, held: Held) -> None:
+    def _process(self, waiting: Sequence[Held]) -> None:
         rest = self._settings.outage_rest
-        while held.is_ours and not self._stop.is_set():
-            if self._attempt(held):
+        while not self._stop.is_set() and (waiting := _ours(waiting)):
+            settled = map(self._settled, waiting, self._outcomes(waiting))
+            waiting = [held for held, done in zip(waiting, settled, strict=True) if not done]
+            if not waiting:
                 return
-            # The message stays with us, renewed, so that an outage does not use up its retries.
+            # The messages stay with us, renewed, so that an outage does not use up their retries.
             self._outage.set()
             self._stop.wait(rest)
             rest = min(2 * rest, self._settings.outage_rest_most)
-        if held.is_ours:
+        for held in _ours(waiting):
             self._settlement.give_back(held)
-        else:
-            log.warning("message %s: it was not ours any more, it comes again", held.delivery.unique_id)
 
-    def _attempt(self, held: Held) -> bool:
-        """Processes and settles; False: the store is away, nothing was answered."""
-        outcome = self._outcome(held)
+    def _settled(self, held: Held, outcome: Outcome) -> bool:
+        """Tells the broker; False: the store is away, nothing was answered."""
         if isinstance(outcome, Retry) and outcome.outage:
             log.warning("the store is away, message %s waits: %s", held.delivery.unique_id, outcome.reason)
             return False
@@ -134,12 +138,14 @@ class Runner:
             return False
         return True
 
-    def _outcome(self, held: Held) -> Outcome:
+    def _outcomes(self, taken: Sequence[Held]) -> list[Outcome]:
         try:
-            return self._strategy.process(held.delivery)
+            if self._batching:
+                return self._batching.process_batch([held.delivery for held in taken])
+            return [self._strategy.process(held.delivery) for held in taken]
         except BaseException as error:  # a handler's SystemExit would end the thread, and nobody would notice
-            log.exception("message %s: the strategy failed", held.delivery.unique_id)
-            return Retry(said(error))
+            log.exception("message %s: the strategy failed", taken[0].delivery.unique_id)
+            return [Retry(said(error)) for _ in taken]
 
     def _drain(self, workers: Sequence[threading.Thread]) -> None:
         for held in self._prefetch.close():
@@ -150,3 +156,11 @@ class Runner:
             worker.join(max(0.0, end - monotonic()))
         if late := [worker.name for worker in workers if worker.is_alive()]:
             log.error("handlers still run after the drain time-out (%s): their messages come again", ", ".join(late))
+
+
+def _ours(waiting: Sequence[Held]) -> list[Held]:
+    """Those that nobody else can have received."""
+    for held in waiting:
+        if not held.is_ours:
+            log.warning("message %s: it was not ours any more, it comes again", held.delivery.unique_id)
+    return [held for held in waiting if held.is_ours]

@@ -1,7 +1,7 @@
 """The port between the runner, which knows the broker, and the strategies, which know their store."""
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from typing import Protocol, runtime_checkable
 
 from outbox.brokers.source import Delivery
 from outbox.consumer.outcome import Outcome
@@ -41,4 +41,18 @@ class Strategy(Protocol):
 
     def close(self) -> None:
         """Frees the store's connections that the strategy opened itself."""
+        ...
+
+
+@runtime_checkable
+class BatchStrategy(Strategy, Protocol):
+    """A strategy that takes many deliveries at once."""
+
+    @property
+    def batch(self) -> int:
+        """How many at most."""
+        ...
+
+    def process_batch(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """One outcome for each delivery, in order."""
         ...

@@ -10,6 +10,7 @@ from outbox.store.database import Database
 from tests.integration.strategies.rig import (
     RedisRig,
     StrategyRig,
+    batch_rig,
     business_rig,
     cached_rig,
     inbox_rig,
@@ -25,6 +26,7 @@ STRATEGIES: Final[dict[str, Callable[[Engine, pytest.FixtureRequest], StrategyRi
     "cached": lambda engine, request: cached_rig(engine, request.getfixturevalue("redis_server")),
     "cached_leased": lambda engine, request: cached_rig(engine, request.getfixturevalue("redis_server"), leased=True),
     "memory": lambda engine, _: memory_rig(engine),
+    "batch": lambda engine, _: batch_rig(engine),
     "leased": lambda engine, _: leased_rig(engine),
     "business": lambda engine, _: business_rig(engine),
 }

@@ -4,7 +4,7 @@ To plug a strategy in: write a function that makes its ``StrategyRig`` over an e
 ``conftest.py``. Each strategy meets each database: the effects are counted there, whatever store tells repeats.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import sqlalchemy as sa
@@ -12,6 +12,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from outbox.consumer import (
+    BatchInbox,
     BusinessConsumer,
     FencedLease,
     Inbox,
@@ -185,6 +186,20 @@ def cached_rig(engine: Engine, url: str, *, leased: bool = False) -> SqlRig:
 def memory_rig(engine: Engine) -> SqlRig:
     """C7 over C1."""
     return SqlRig(engine, lambda over, name: MemoryInbox(Inbox(over, consumer=name, lock_timeout=20)), recording)
+
+
+def batch_rig(engine: Engine) -> SqlRig:
+    """C6, one message at a time."""
+
+    def handler(step: Step, name: str) -> Callable[[Sequence[Message], Session], object]:
+        def on_paid(messages: Sequence[Message], session: Session) -> None:
+            for message in messages:
+                record(message, session, name)
+                step(message)
+
+        return on_paid
+
+    return SqlRig(engine, lambda over, name: BatchInbox(over, consumer=name, lock_timeout=20), handler)
 
 
 def business_rig(engine: Engine) -> SqlRig:

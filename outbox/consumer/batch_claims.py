@@ -1,0 +1,67 @@
+"""The claims of a whole batch in one statement: which keys are new, and what the others are."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from outbox.columns import MYSQL_FAMILY
+from outbox.consumer.claims import Claim, Earlier
+from outbox.consumer.outcome import Duplicate, InProgress, Outcome, Park
+from outbox.consumer.schema import inbox
+from outbox.store.clock import utc_now
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The claims of a batch by what the inserts said."""
+
+    new: frozenset[bytes]
+    standing: dict[bytes, Earlier]
+
+    def outcome_of(self, claim: Claim) -> Outcome | None:
+        """What is known of the claim already; None: it is new, and this transaction's to do."""
+        if claim.key in self.new:
+            return None
+        row = self.standing.get(claim.key)
+        if row is None:
+            return InProgress()
+        if reason := row.contradicts(claim):
+            return Park(reason)
+        return Duplicate() if row.done_at is not None else InProgress()
+
+
+def insert_all(connection: Connection, claims: Sequence[Claim]) -> Sorted:
+    """Inserts the rows as done, in the order of their keys: two batches in opposite orders would deadlock.
+
+    ``claims`` are of one consumer, with distinct keys. MySQL cannot tell which rows of an insert were there: the ones
+    that are not are inserted after a look, and a key that comes in between fails the statement.
+    """
+    in_order = sorted(claims, key=lambda claim: claim.key)
+    if connection.dialect.name in MYSQL_FAMILY:
+        standing = _standing(connection, in_order)
+        fresh = [claim for claim in in_order if claim.key not in standing]
+        if fresh:
+            connection.execute(inbox.insert().values(_rows(fresh)))
+        return Sorted(frozenset(claim.key for claim in fresh), standing)
+    build: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = build(inbox).values(_rows(in_order)).on_conflict_do_nothing(index_elements=["consumer", "key"])
+    new = frozenset(bytes(key) for key in connection.execute(statement.returning(inbox.c.key)).scalars())
+    return Sorted(new, _standing(connection, [claim for claim in in_order if claim.key not in new]))
+
+
+def _rows(claims: Iterable[Claim]) -> list[dict[str, Any]]:
+    return [claim.columns() | {"received_at": utc_now(), "done_at": utc_now()} for claim in claims]
+
+
+def _standing(connection: Connection, claims: Sequence[Claim]) -> dict[bytes, Earlier]:
+    """The committed rows of the keys."""
+    if not claims:
+        return {}
+    keys = [claim.key for claim in claims]
+    query = sa.select(inbox.c.key, inbox.c.topic, inbox.c.payload_hash, inbox.c.done_at)
+    found = connection.execute(query.where(inbox.c.consumer == claims[0].consumer, inbox.c.key.in_(keys)))
+    return {bytes(row.key): Earlier(row.topic, bytes(row.payload_hash), row.done_at) for row in found}

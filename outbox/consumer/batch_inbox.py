@@ -1,0 +1,148 @@
+"""``BatchInbox`` (C6): many messages in one transaction, for logs and tracking events."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from outbox.brokers.source import Delivery
+from outbox.columns import MYSQL_FAMILY
+from outbox.consumer import retention
+from outbox.consumer.batch_claims import insert_all
+from outbox.consumer.calling import call
+from outbox.consumer.claims import Claim
+from outbox.consumer.drivers import opened
+from outbox.consumer.failures import outcome_of
+from outbox.consumer.guard import Guard, watch
+from outbox.consumer.message import Message
+from outbox.consumer.outcome import Duplicate, Outcome, Park, Processed, Retry
+from outbox.consumer.sql_consumer import SqlConsumer
+from outbox.errors import SettingsError
+
+Handler = Callable[[Sequence[Message], Session], object]
+#: SQLite takes 32,766 values in a statement, six to a row.
+_MOST = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One message of a batch, by its place in it."""
+
+    place: int
+    message: Message
+    claim: Claim
+    handler: Handler
+
+
+class BatchInbox(SqlConsumer):
+    """A consumer whose handlers, ``def on_events(messages, session)``, take many messages at once.
+
+    The messages that are new, their effects and their inbox rows commit together: exactly once per (consumer, key), as
+    with an ``Inbox``. Each message has an outcome of its own. A message that makes the batch fail is found by halving
+    it, so that it alone fails; a duplicate among them is acknowledged by itself. ``batch`` is how many at most.
+    """
+
+    def __init__(
+        self,
+        database: Engine | str,
+        *,
+        consumer: str,
+        group: str | None = None,
+        batch: int = 100,
+        retention: float = retention.RETENTION,
+        lock_timeout: float = 5.0,
+        statement_timeout: float = 60.0,
+        pool_size: int = 8,
+    ) -> None:
+        super().__init__(
+            database,
+            consumer,
+            group=group,
+            retention=retention,
+            lock_timeout=lock_timeout,
+            statement_timeout=statement_timeout,
+            pool_size=pool_size,
+        )
+        if not 1 <= batch <= _MOST:
+            raise SettingsError(f"batch: {batch} must be 1 to {_MOST}, which one statement can name")
+        self.batch = batch
+        self._lock_timeout = lock_timeout
+        level = {"isolation_level": "READ COMMITTED"} if self._engine.dialect.name in MYSQL_FAMILY else {}
+        self._leveled = self._engine.execution_options(**level)
+        watch(self._leveled)
+
+    def process_batch(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """One outcome for each delivery, in order; never raises for what handlers or store do."""
+        outcomes: dict[int, Outcome] = {}
+        items: list[_Item] = []
+        for place, delivery in enumerate(deliveries):
+            admitted = self.admit(delivery)
+            if isinstance(admitted, tuple):
+                message, handler = admitted
+                items.append(_Item(place, message, Claim.of(self.consumer, message), handler))
+            else:
+                outcomes[place] = admitted
+        first, repeats = _collapsed(items)
+        outcomes |= self._bisected(first)
+        outcomes |= {item.place: _as_repeat(item, of, outcomes[of.place]) for item, of in repeats}
+        return [outcomes[place] for place in range(len(deliveries))]
+
+    def execute(self, message: Message, handler: Handler) -> Outcome:
+        """A batch of one."""
+        return self._bisected([_Item(0, message, Claim.of(self.consumer, message), handler)])[0]
+
+    def _bisected(self, items: Sequence[_Item]) -> dict[int, Outcome]:
+        """All at once if it works, else either half by itself, down to the message that fails."""
+        if not items:
+            return {}
+        try:
+            return self._transaction(items)
+        except Exception as error:  # noqa: BLE001 -- named in the outcome, which the runner logs
+            failed = outcome_of(error)
+        if len(items) == 1 or (isinstance(failed, Retry) and failed.outage):
+            return {item.place: failed for item in items}
+        middle = len(items) // 2
+        return self._bisected(items[:middle]) | self._bisected(items[middle:])
+
+    def _transaction(self, items: Sequence[_Item]) -> dict[int, Outcome]:
+        with opened(self._leveled, self._lock_timeout) as connection:
+            sorted_out = insert_all(connection, [item.claim for item in items])
+            known = {item.place: sorted_out.outcome_of(item.claim) for item in items}
+            new = [item for item in items if known[item.place] is None]
+            guard = Guard(connection)
+            try:
+                for handler, messages in _by_handler(new).items():
+                    call(partial(handler, messages, guard.session), guard.saw)
+                guard.settle()
+                guard.commit()
+            except BaseException:
+                guard.undo()
+                raise
+        return {place: outcome or Processed() for place, outcome in known.items()}
+
+    def purge(self) -> int:
+        """Forgets one batch of effects older than the retention."""
+        return retention.purge(self._engine, self.consumer, self.retention)
+
+
+def _collapsed(items: Sequence[_Item]) -> tuple[list[_Item], list[tuple[_Item, _Item]]]:
+    """The first message of each key, and the others with the one that they repeat."""
+    first: dict[bytes, _Item] = {}
+    repeats = [(item, of) for item in items if (of := first.setdefault(item.claim.key, item)) is not item]
+    return list(first.values()), repeats
+
+
+def _as_repeat(item: _Item, of: _Item, outcome: Outcome) -> Outcome:
+    """A repeat of what was done is a duplicate, of what failed it fails as well; another payload is another fact."""
+    if (item.claim.topic, item.claim.payload_hash) != (of.claim.topic, of.claim.payload_hash):
+        return Park("its key was used by another message of the same batch; one business fact needs one key of its own")
+    return Duplicate() if isinstance(outcome, Processed) else outcome
+
+
+def _by_handler(items: Sequence[_Item]) -> dict[Handler, list[Message]]:
+    found: dict[Handler, list[Message]] = {}
+    for item in items:
+        found.setdefault(item.handler, []).append(item.message)
+    return found
