@@ -110,12 +110,7 @@ class Fleet(Deployment):
 
     def revive(self) -> None:
         """Starts every role that nobody plays, and returns once all are at work."""
-        for role in COMMANDS:
-            if role in self._crew and self.dead(role):
-                self._note_end(role, self._crew.pop(role))
-            if role not in self._crew:
-                self.launch(role)
-        self.wait("all processes to be at work", lambda: all(map(self._at_work, COMMANDS)), STARTED)
+        self.wait("all processes to be at work", self._all_at_work, STARTED)
 
     def write(self, first: int, last: int) -> None:
         """Starts to write a batch of orders."""
@@ -139,6 +134,15 @@ class Fleet(Deployment):
         """Waits until the batch is written, by one producer after another."""
         self.wait("the batch to be written", self._written, deadline)
         del self._crew["producer"]
+
+    def _all_at_work(self) -> bool:
+        """Also starts again who ended meanwhile; those who ended by themselves are noted."""
+        for role in COMMANDS:
+            if role in self._crew and self.dead(role):
+                self._note_end(role, self._crew.pop(role))
+            if role not in self._crew:
+                self.launch(role)
+        return all(map(self._at_work, COMMANDS))
 
     def _at_work(self, role: str) -> bool:
         """By its log: relays and check-back processes listen for checks, the consumer consumes."""

@@ -5,8 +5,8 @@ import pytest
 from tests.crash.campaign import Plan, Struck, run
 from tests.services.require import require
 
-#: Both hit the broker and the database; otherwise they deal different faults, none of which takes long.
-SEEDS = {"postgresql": 327, "mariadb": 111}
+#: One crashes the broker, the other the database; none of their faults takes long.
+SEEDS = {"postgresql": 132, "mariadb": 1219}
 
 
 @pytest.mark.timeout(600)
@@ -15,7 +15,7 @@ def test_nothing_is_lost_repeated_or_left_over(database: str) -> None:
     # Given a producer, two relays, two check-back processes and a consumer, on servers of their own
     struck: list[Struck] = []
     # When faults strike while orders are written, and all is given time to drain
-    audit = require(lambda: run(Plan(database, faults=6, rows=1500, seed=SEEDS[database]), struck.append))
+    audit = require(lambda: run(Plan(database, faults=4, rows=1000, seed=SEEDS[database]), struck.append))
     # Then every committed order is one message and one effect, and no process gave up by itself
     assert audit.clean, f"{audit} after {struck}"
-    assert (audit.faults, audit.rows, audit.committed) == (len(struck), 1500, 1350)
+    assert (audit.faults, audit.rows, audit.committed) == (len(struck), 1000, 900)
