@@ -2,18 +2,23 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import psutil
 import pytest
 
 from outbox.brokers.base import Answer, Check, Ending, Half, Outage, Outgoing, Sought, Stored, Unknown
+from outbox.brokers.native.broker import NativeBroker
+from outbox.brokers.native.library import load
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.clock import monotonic
 from outbox.identity import fresh_token, unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import eventually, look_up, now, soon
+from tests.contracts.rig import eventually, look_up, now, soon, stored
+from tests.services.librocketmq import librocketmq
 from tests.services.require import require
 from tests.services.rocketmq import Deployment, Member
 
@@ -138,6 +143,25 @@ def test_a_topic_that_comes_to_another_master_is_sent_there_too(deployment: Depl
     halves_at(broker, topic, {"broker-a"})
     deployment.create_topics([topic, f"{topic}-other"], at="broker-b")
     halves_at(broker, topic, {"broker-a", "broker-b"})
+
+
+def test_the_native_client_sends_where_we_would(
+    deployment: Deployment, broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Given two masters, and the native client beside us
+    monkeypatch.setenv("ROCKETMQ_CLIENT_LOG_DIR", str(tmp_path))
+    topic = fresh_topic(deployment)
+    native = NativeBroker(deployment.url, broker.group, load(str(require(librocketmq))), threads=8)
+    # When it sends many, and both send one of each lane
+    spread = [stored(outcome) for outcome in native.prepare(messages(topic, 64), timeout=DEADLINE)]
+    lanes = [replace(message, lane=f"lane-{message.key}") for message in messages(topic, 12)]
+    theirs, ours = ([stored(it) for it in each.prepare(lanes, timeout=DEADLINE)] for each in (native, broker))
+    # Then its halves lie at both masters and end where they lie, and each lane has one broker
+    assert {half.broker for half in spread} == {"broker-a", "broker-b"}
+    ended = native.resolve([Ending(half, Verdict.ROLLBACK) for half in spread], soon())
+    assert {each.confirmation for each in ended} == {Confirmation.CONFIRMED}
+    assert [half.broker for half in theirs] == [half.broker for half in ours]
+    native.close()
 
 
 def test_a_read_only_broker_and_topic_get_nothing(deployment: Deployment, broker: RemotingBroker) -> None:
