@@ -79,6 +79,8 @@ class Settings(BaseSettings):
     bytes_per_pass: Annotated[int, Field(ge=4 * 1024 * 1024)] = 16 * 1024 * 1024
     passes: Annotated[int, Field(ge=1, le=32)] = 2
     send_timeout: Seconds = 5.0
+    #: For how long a delivery is the consumer's, extended while it lives; what a dead one held comes again that late.
+    invisible: Seconds = 60.0
     # Refusals, outages.
     failure_budget: Count = 10
     backoff_first: Seconds = 1.0

@@ -63,9 +63,11 @@ def open_source(settings: Settings, topics: Collection[str], group: str) -> Sour
     space = _namespace(settings)
     group, topics = space.wrap(group), tuple(space.wrap(topic) for topic in topics)
     if scheme == "embedded":
-        return space.source(EmbeddedSource(_file(address), group, topics, settings=broker_timing(settings)))
+        return space.source(EmbeddedSource(_file(address), group, topics, settings.invisible, broker_timing(settings)))
     _refuse_proxies(scheme, "receive messages")
-    return space.source(PopSource(address, group, topics, dialler=_dial(settings), sign=_sign(settings)))
+    return space.source(
+        PopSource(address, group, topics, invisible=settings.invisible, dialler=_dial(settings), sign=_sign(settings))
+    )
 
 
 def open_ledger(settings: Settings) -> Ledger:

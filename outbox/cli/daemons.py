@@ -21,7 +21,7 @@ import relay.wiring
 from outbox import settings
 from outbox.brokers.base import Broker
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Origin, reachable, ready
-from outbox.consumer import run
+from outbox.consumer import RunnerSettings, run
 from outbox.errors import SettingsError
 from outbox.settings import Settings
 from outbox.store.database import Database
@@ -78,7 +78,8 @@ def consume_command(
     inbox = _imported(target)
     stop = threading.Event()
     with stopped_by_signals(stop.set), _inbox_reachable(target):
-        run(inbox, lambda topics, name: open_source(loaded, topics, name), stop, group=group)
+        runner = RunnerSettings(invisible=loaded.invisible)
+        run(inbox, lambda topics, name: open_source(loaded, topics, name), stop, group=group, settings=runner)
 
 
 @contextmanager

@@ -1,0 +1,30 @@
+"""What settings become when transports are opened."""
+
+from pathlib import Path
+
+from outbox.brokers.base import Outgoing
+from outbox.clock import monotonic
+from outbox.identity import unique_ids
+from outbox.settings import load
+from outbox.wiring import open_broker, open_source
+
+_WAIT = 30.0
+
+
+def test_what_a_dead_consumer_held_comes_again_after_the_time_that_is_set(tmp_path: Path) -> None:
+    # Given a message that a consumer received and never answered
+    settings = load(broker_url=f"embedded://{tmp_path}/broker.db", invisible=0.5)
+    broker = open_broker(settings)
+    broker.send([Outgoing("payments", b"{}", unique_ids.fresh(), "1")], _WAIT)
+    asked = monotonic()
+    dead = open_source(settings, ["payments"], "stock")
+    (held,) = dead.receive(1, _WAIT)
+    assert held.invisible_until <= monotonic() + settings.invisible
+    # When another one asks
+    other = open_source(settings, ["payments"], "stock")
+    (again,) = other.receive(1, _WAIT)
+    # Then it gets the message, not sooner than the time that was set
+    assert (again.unique_id, again.attempt) == (held.unique_id, 2)
+    assert monotonic() >= asked + settings.invisible
+    for opened in (dead, other, broker):
+        opened.close()
