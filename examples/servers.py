@@ -1,0 +1,80 @@
+"""Where an example runs: servers that are named on the command line, or files and an embedded broker in a folder."""
+
+import argparse
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from outbox.clock import monotonic
+
+_STARTS_WITHIN = 30.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that name servers; without them everything is embedded."""
+    parser.add_argument("--database-url", help="PostgreSQL, MariaDB or MySQL; default: SQLite in the folder")
+    parser.add_argument("--broker-url", help="such as rocketmq://127.0.0.1:9876; default: the embedded broker")
+    parser.add_argument("--folder", type=Path, default=Path(".outbox/examples"), help="for logs and embedded databases")
+
+
+def fresh_folder(folder: Path) -> Path:
+    """A folder for one run under ``folder``: a new one, so that nothing of anybody's is deleted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 1 + max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=0)
+    run = folder / str(number)
+    run.mkdir()
+    return run.resolve()
+
+
+@contextmanager
+def local_redis(folder: Path) -> Iterator[str | None]:
+    """URL of a ``redis-server`` of our own on a free loopback port, stopped afterwards; None: there is no such program.
+
+    Every write is on disk before it is answered: what Redis forgets would happen again.
+    """
+    program = shutil.which("redis-server") or shutil.which("valkey-server")
+    if program is None or not _client_installed():
+        yield None
+        return
+    port, data = _free_port(), folder / "redis"
+    data.mkdir()
+    options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(data)]
+    durable = ["--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no"]
+    with (folder / "redis.log").open("wb") as log:
+        server = subprocess.Popen([program, *options, *durable], stdout=log, stderr=log)
+    try:
+        _await(port, server, folder)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _client_installed() -> bool:
+    try:
+        import redis  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _await(port: int, server: "subprocess.Popen[bytes]", folder: Path) -> None:
+    until = monotonic() + _STARTS_WITHIN
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if server.poll() is not None or monotonic() > until:
+                raise SystemExit(f"redis-server does not answer on port {port}; see {folder}/redis.log") from None
+            time.sleep(0.05)
