@@ -142,7 +142,7 @@ def test_a_topic_that_comes_to_another_master_is_sent_there_too(deployment: Depl
     topic = fresh_topic(deployment, at="broker-a")
     halves_at(broker, topic, {"broker-a"})
     deployment.create_topics([topic, f"{topic}-other"], at="broker-b")
-    halves_at(broker, topic, {"broker-a", "broker-b"})
+    assert halves_at(broker, topic, {"broker-a", "broker-b"})
 
 
 def test_the_native_client_sends_where_we_would(
@@ -178,7 +178,7 @@ def test_a_read_only_broker_and_topic_get_nothing(deployment: Deployment, broker
         DEADLINE,
         "nothing is sent",
     )
-    halves_at(broker, f"{topic}-other", {"broker-a", "broker-b"})
+    assert halves_at(broker, f"{topic}-other", {"broker-a", "broker-b"})
 
 
 def test_a_master_that_dies_is_left_out_and_used_again_at_another_port(

@@ -141,6 +141,7 @@ def test_a_listener_whose_connection_is_closed_registers_again(
     # When a half is left open; Then the broker asks all the same
     half = prepare_one(opened(), message(topic))
     eventually(lambda: asked.times(half) > 0, DEADLINE, "the broker asks")
+    assert asked.of(half)[-1].half.topic == topic
 
 
 def test_a_handler_that_hangs_holds_up_checks_and_nothing_else(
