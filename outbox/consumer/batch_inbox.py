@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy.engine import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from outbox.brokers.source import Delivery
@@ -46,7 +47,7 @@ class BatchInbox(SqlConsumer):
 
     def __init__(
         self,
-        database: Engine | str,
+        database: Engine | AsyncEngine | str,
         *,
         consumer: str,
         group: str | None = None,
@@ -85,12 +86,11 @@ class BatchInbox(SqlConsumer):
             else:
                 outcomes[place] = admitted
         first, repeats = _collapsed(items)
-        outcomes |= self._bisected(first)
+        outcomes |= self._bridge.run(self._bisected, first)
         outcomes |= {item.place: _as_repeat(item, of, outcomes[of.place]) for item, of in repeats}
         return [outcomes[place] for place in range(len(deliveries))]
 
-    def execute(self, message: Message, handler: Handler) -> Outcome:
-        """A batch of one."""
+    def _execute(self, message: Message, handler: Handler) -> Outcome:
         return self._bisected([_Item(0, message, Claim.of(self.consumer, message), handler)])[0]
 
     def _bisected(self, items: Sequence[_Item]) -> dict[int, Outcome]:
@@ -114,17 +114,13 @@ class BatchInbox(SqlConsumer):
             guard = Guard(connection)
             try:
                 for handler, messages in _by_handler(new).items():
-                    call(partial(handler, messages, guard.session), guard.saw)
+                    call(partial(self._bridge.adapted(handler), messages, guard.session), guard.saw)
                 guard.settle()
                 guard.commit()
             except BaseException:
                 guard.undo()
                 raise
         return {place: outcome or Processed() for place, outcome in known.items()}
-
-    def purge(self) -> int:
-        """Forgets one batch of effects older than the retention."""
-        return retention.purge(self._engine, self.consumer, self.retention)
 
 
 def _collapsed(items: Sequence[_Item]) -> tuple[list[_Item], list[tuple[_Item, _Item]]]:

@@ -3,6 +3,7 @@
 import math
 
 from sqlalchemy.engine import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.consumer.calling import Handler, call
@@ -25,7 +26,7 @@ class BusinessConsumer(SqlConsumer):
 
     def __init__(
         self,
-        database: Engine | str,
+        database: Engine | AsyncEngine | str,
         *,
         consumer: str,
         group: str | None = None,
@@ -47,8 +48,7 @@ class BusinessConsumer(SqlConsumer):
         self._watched = self._engine.execution_options(**level)
         watch(self._watched)
 
-    def execute(self, message: Message, handler: Handler) -> Outcome:
-        """In one transaction, committed if the handler says ``Processed``."""
+    def _execute(self, message: Message, handler: Handler) -> Outcome:
         try:
             return self._transaction(message, handler)
         except Exception as error:  # noqa: BLE001 -- named in the outcome, which the runner logs

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from outbox.columns import MYSQL_FAMILY
@@ -139,10 +139,11 @@ def finish(connection: Connection, claim: Claim) -> None:
         raise TransactionBroken("the inbox row that was locked is gone or done: something else wrote to it")
 
 
-def forget(connection: Connection, consumer: str, key: bytes) -> bool:
+def forget(engine: Engine, consumer: str, key: bytes) -> bool:
     """Deletes the row of a durable effect, so that a replay takes effect; one that is worked on stays."""
     row = sa.and_(inbox.c.consumer == consumer, inbox.c.key == key, inbox.c.done_at.is_not(None))
-    return connection.execute(inbox.delete().where(row)).rowcount == 1
+    with engine.begin() as connection:
+        return connection.execute(inbox.delete().where(row)).rowcount == 1
 
 
 def _insert(connection: Connection, claim: Claim, extra: dict[str, Any]) -> bool:

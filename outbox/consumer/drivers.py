@@ -75,7 +75,7 @@ def opened(engine: Engine, lock_timeout: float) -> Iterator[Connection]:
 
 
 def _commits_by_itself(connection: Connection) -> bool:
-    driver: Any = connection.connection.dbapi_connection
+    driver: Any = connection.connection.driver_connection
     if connection.dialect.name in MYSQL_FAMILY:
         return bool(driver.get_autocommit())
     return bool(driver.autocommit)
@@ -83,7 +83,7 @@ def _commits_by_itself(connection: Connection) -> bool:
 
 def transaction_state(connection: Connection) -> TransactionState:
     """The state as of the server's last answer."""
-    driver: Any = connection.connection.dbapi_connection
+    driver: Any = connection.connection.driver_connection
     if connection.dialect.name == "sqlite":
         return TransactionState.OPEN if driver.in_transaction else TransactionState.NONE
     if connection.dialect.name in MYSQL_FAMILY:

@@ -1,6 +1,7 @@
 """``Inbox`` (C1): handlers whose database effects happen exactly once per key, whatever is delivered how often."""
 
 from sqlalchemy.engine import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outbox.consumer import retention
 from outbox.consumer.calling import Handler
@@ -25,7 +26,7 @@ class Inbox(SqlConsumer):
 
     def __init__(
         self,
-        database: Engine | str,
+        database: Engine | AsyncEngine | str,
         *,
         consumer: str,
         group: str | None = None,
@@ -46,10 +47,5 @@ class Inbox(SqlConsumer):
         )
         self._rows = RowTransaction(self._engine, consumer, lock_timeout=lock_timeout, row_lock=row_lock)
 
-    def execute(self, message: Message, handler: Handler) -> Outcome:
-        """In one transaction with the inbox row."""
+    def _execute(self, message: Message, handler: Handler) -> Outcome:
         return self._rows.execute(message, handler)
-
-    def purge(self) -> int:
-        """Forgets one batch of effects older than the retention."""
-        return retention.purge(self._engine, self.consumer, self.retention)

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy.engine import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.consumer import retention, state_table
+from outbox.consumer.bridge import Bridge
 from outbox.consumer.calling import call
 from outbox.consumer.claims import Claim
 from outbox.consumer.drivers import opened
@@ -75,6 +77,18 @@ class FencedLease:
 Handler = Callable[[Message, FencedLease], object]
 
 
+class _Table(StateTable):
+    """Renewed by the keeper's thread, which has to get to the engine first."""
+
+    def __init__(self, engine: Engine, bridge: Bridge) -> None:
+        super().__init__(engine)
+        self._bridge = bridge
+
+    def renew(self, claim: Claim, token: int, lease: float) -> bool:
+        """Where the engine can be used."""
+        return self._bridge.run(super().renew, claim, token, lease)
+
+
 class LeasedInbox(SqlConsumer):
     """A consumer whose handlers, ``def on_paid(message, lease)``, work as long as they need, one owner at a time.
 
@@ -86,7 +100,7 @@ class LeasedInbox(SqlConsumer):
 
     def __init__(
         self,
-        database: Engine | str,
+        database: Engine | AsyncEngine | str,
         *,
         consumer: str,
         group: str | None = None,
@@ -109,11 +123,10 @@ class LeasedInbox(SqlConsumer):
         level = {"isolation_level": "READ COMMITTED"} if self._engine.dialect.name in MYSQL_FAMILY else {}
         self._leveled = self._engine.execution_options(**level)
         self._lock_timeout = lock_timeout
-        self._execution = LeasedExecution(StateTable(self._leveled), lease)
+        self._execution = LeasedExecution(_Table(self._leveled, self._bridge), lease)
         watch(self._leveled)
 
-    def execute(self, message: Message, handler: Handler) -> Outcome:
-        """Under a lease; what the handler leaves undone is finished when it returns."""
+    def _execute(self, message: Message, handler: Handler) -> Outcome:
         claim = Claim.of(self.consumer, message)
 
         def work(lease: Lease) -> None:
@@ -124,7 +137,3 @@ class LeasedInbox(SqlConsumer):
                     pass
 
         return self._execution.execute(self.consumer, message, work)
-
-    def purge(self) -> int:
-        """Forgets one batch of effects older than the retention."""
-        return retention.purge(self._engine, self.consumer, self.retention)

@@ -1,10 +1,13 @@
 """``RedisInbox`` (C2): dedup in Redis with a time to live, for effects outside SQL."""
 
+import inspect
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from outbox.brokers.source import Delivery
 from outbox.consumer import retention
+from outbox.consumer.bridge import OnLoop
 from outbox.consumer.calling import call
 from outbox.consumer.claims import Claim
 from outbox.consumer.consumer import Consumer
@@ -24,6 +27,8 @@ Handler = Callable[[Message, Lease], object]
 
 class RedisInbox(Consumer):
     """A consumer whose handlers, ``def on_paid(message, lease)``, have effects that no SQL transaction covers.
+
+    They may be coroutines; these run on an event loop of the consumer's own.
 
     At most one owner works on a key at a time, and a key whose effect is remembered is not worked on again for
     ``retention`` seconds. An effect happens **at least once**: again after a crash between effect and memory, after a
@@ -48,6 +53,7 @@ class RedisInbox(Consumer):
         self._own = isinstance(redis, str)
         self._client = connected(redis, timeout)
         self._claims = RedisClaims(self._client, retention)
+        self._loop = OnLoop()
         self._execution = LeasedExecution(self._claims, lease)
 
     def execute(self, message: Message, handler: Handler) -> Outcome:
@@ -55,11 +61,16 @@ class RedisInbox(Consumer):
         claim = Claim.of(self.consumer, message)
 
         def work(lease: Lease) -> None:
-            call(lambda: handler(message, lease), lambda _: False)
+            call(partial(self._run, handler, message, lease), lambda _: False)
             if not self._claims.complete(claim, lease.token):
                 raise LeaseLost(f"key {message.key!r}: another owner claimed it; both may have had their effect")
 
         return self._execution.execute(self.consumer, message, work)
+
+    def _run(self, handler: Handler, message: Message, lease: Lease) -> object:
+        if inspect.iscoroutinefunction(handler):
+            return self._loop.run(self._loop.adapted(handler), message, lease)
+        return handler(message, lease)
 
     def _check_store(self) -> None:
         check_durability(self._client)
@@ -79,6 +90,7 @@ class RedisInbox(Consumer):
 
     def close(self) -> None:
         """Closes the connections, unless the client was passed in."""
+        self._loop.close()
         if self._own:
             self._client.close()
 

@@ -1,17 +1,29 @@
 """What the strategies over a SQL database share: its engine, its tables, the parking table."""
 
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
 from sqlalchemy.engine import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outbox import migrate
 from outbox.brokers.source import Delivery
-from outbox.consumer import claims, parking
+from outbox.consumer import claims, parking, retention
+from outbox.consumer.bridge import Bridge, Direct, OnLoop
 from outbox.consumer.consumer import Consumer
 from outbox.consumer.keys import stored_key
+from outbox.consumer.message import Message
+from outbox.consumer.outcome import Outcome
+from outbox.errors import SettingsError
 from outbox.store.database import Database
 
 
 class SqlConsumer(Consumer):
     """A consumer over the business database: its engine, which stays the caller's to dispose of, or its URL.
+
+    With an ``AsyncEngine`` handlers may be coroutines: ``async def on_paid(message, session)``, with an
+    ``AsyncSession``. They run on an event loop of the consumer's own, so the engine must not be shared with another.
 
     ``lock_timeout`` and ``statement_timeout`` (seconds) and ``pool_size`` are for an engine made from a URL; one that
     is passed in keeps its own.
@@ -19,7 +31,7 @@ class SqlConsumer(Consumer):
 
     def __init__(
         self,
-        database: Engine | str,
+        database: Engine | AsyncEngine | str,
         consumer: str,
         *,
         group: str | None,
@@ -30,29 +42,55 @@ class SqlConsumer(Consumer):
     ) -> None:
         super().__init__(consumer, group=group, retention=retention)
         self._own: Database | None = None
+        self._bridge: Bridge = OnLoop() if isinstance(database, AsyncEngine) else Direct()
         if isinstance(database, Engine):
             self._engine = database
+        elif isinstance(database, AsyncEngine):
+            self._engine = _checked(database.sync_engine)
         else:
             self._own = Database(
                 database, pool_size=pool_size, lock_timeout=lock_timeout, statement_timeout=statement_timeout
             )
             self._engine = self._own.engine
 
+    def execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:
+        """Runs the handler once per key, as the strategy promises."""
+        return self._bridge.run(self._execute, message, self._bridge.adapted(handler))
+
+    @abstractmethod
+    def _execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:
+        """The same, where the engine can be used."""
+
     def _check_store(self) -> None:
+        self._bridge.run(self._check_tables)
+
+    def _check_tables(self) -> None:
         with self._engine.connect() as connection:
             migrate.check_on(connection)
 
     def park(self, delivery: Delivery, reason: str) -> bool:
         """Stores the delivery in the parking table."""
-        parking.park(self._engine, self.consumer, delivery, self._key_or_none(delivery), reason)
+        key = self._key_or_none(delivery)
+        self._bridge.run(parking.park, self._engine, self.consumer, delivery, key, reason)
         return True
+
+    def purge(self) -> int:
+        """Forgets one batch of effects older than the retention."""
+        return self._bridge.run(retention.purge, self._engine, self.consumer, self.retention)
 
     def forget(self, key: str) -> bool:
         """Has the effect of a key happen again when its message is replayed; whether there was one."""
-        with self._engine.begin() as connection:
-            return claims.forget(connection, self.consumer, stored_key(key))
+        return self._bridge.run(claims.forget, self._engine, self.consumer, stored_key(key))
 
     def close(self) -> None:
         """Closes the connections, unless the engine was passed in."""
+        self._bridge.close()
         if self._own:
             self._own.close()
+
+
+def _checked(engine: Engine) -> Engine:
+    """``asyncpg`` does not tell whether an error has aborted the transaction, and then COMMIT would undo it unseen."""
+    if engine.dialect.driver == "asyncpg":
+        raise SettingsError("database: asyncpg hides the state of its transactions; use postgresql+psycopg://…")
+    return engine

@@ -8,6 +8,7 @@ from sqlalchemy.engine import Engine
 
 from outbox.store.database import Database
 from tests.integration.strategies.rig import (
+    AsyncRig,
     RedisRig,
     StrategyRig,
     batch_rig,
@@ -21,6 +22,7 @@ from tests.integration.strategies.rig import (
 #: By the name that the test's id shows. A strategy with a server of its own asks the request for its fixture.
 STRATEGIES: Final[dict[str, Callable[[Engine, pytest.FixtureRequest], StrategyRig]]] = {
     "inbox": lambda engine, _: inbox_rig(engine, row_lock=False),
+    "asynchronous": lambda engine, _: AsyncRig(engine),
     "row_lock": lambda engine, _: inbox_rig(engine, row_lock=True),
     "redis": lambda engine, request: RedisRig(engine, request.getfixturevalue("redis_server")),
     "cached": lambda engine, request: cached_rig(engine, request.getfixturevalue("redis_server")),

@@ -4,12 +4,15 @@ To plug a strategy in: write a function that makes its ``StrategyRig`` over an e
 ``conftest.py``. Each strategy meets each database: the effects are counted there, whatever store tells repeats.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from outbox.consumer import (
     BatchInbox,
@@ -145,6 +148,29 @@ def inbox_rig(engine: Engine, *, row_lock: bool) -> SqlRig:
 def leased_rig(engine: Engine) -> SqlRig:
     """C3."""
     return SqlRig(engine, lambda over, name: LeasedInbox(over, consumer=name), working)
+
+
+class AsyncRig(SqlRig):
+    """C1 with coroutines as handlers, over an ``AsyncEngine``."""
+
+    _DRIVERS: ClassVar = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, lambda over, name: Inbox(self.asynchronous(over), consumer=name), self._awaited)
+
+    def asynchronous(self, engine: Engine) -> AsyncEngine:
+        """Each consumer has an engine of its own, since it has a loop of its own."""
+        url = engine.url.set(drivername=self._DRIVERS[engine.dialect.name.replace("mariadb", "mysql")])
+        return create_async_engine(url, poolclass=NullPool)
+
+    @staticmethod
+    def _awaited(step: Step, name: str) -> Callable[[Message, AsyncSession], Awaitable[object]]:
+        async def on_paid(message: Message, session: AsyncSession) -> None:
+            await session.execute(effects.insert().values(consumer=name, key=message.key))
+            await asyncio.sleep(0)
+            step(message)
+
+        return on_paid
 
 
 class RedisRig(SqlRig):
