@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outbox.clock import monotonic
+from outbox.settings import Settings
 
 #: What a daemon logs once it works.
 AT_WORK = (" consuming ", " listening groups=")
@@ -28,6 +29,8 @@ QUICK: Mapping[str, Any] = {
     "check_interval": 1.0,
     "invisible": 4.0,
 }
+#: Where the crew works.
+PLACES = ("database_url", "broker_url", "origin")
 #: Seconds to watch for a late second effect: longer than it takes for what a killed consumer held to come again.
 QUIET = 6.0
 
@@ -44,9 +47,9 @@ class _Member:
 class Crew:
     """Processes by name; their logs lie in ``folder``. Use it in a ``with``: it ends exactly what it started."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], **environment: str) -> None:
+    def __init__(self, folder: Path, settings: Settings, **environment: str) -> None:
         self._folder = folder
-        named = {f"OUTBOX_{name.upper()}": str(value) for name, value in settings.items()}
+        named = {f"OUTBOX_{name.upper()}": str(getattr(settings, name)) for name in (*QUICK, *PLACES)}
         self._environment = {**os.environ, **named, **environment}
         self._members: dict[str, _Member] = {}
         self.kills = 0
@@ -93,7 +96,7 @@ class Crew:
             member.process.terminate()
         for member in self._members.values():
             try:
-                member.process.wait(timeout=30)
+                member.process.wait(timeout=5)
             except subprocess.TimeoutExpired:
                 member.process.kill()
                 member.process.wait()

@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from examples.crew import QUICK
+from outbox import migrate
 from outbox.clock import monotonic
+from outbox.settings import Settings, load
+from outbox.wiring import open_database
 
 _STARTS_WITHIN = 30.0
 
@@ -22,12 +26,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fresh_folder(folder: Path) -> Path:
-    """A folder for one run under ``folder``: a new one, so that nothing of anybody's is deleted."""
+    """A new folder for this run, ``folder/1`` and so on: nothing of anybody's is deleted."""
     folder.mkdir(parents=True, exist_ok=True)
     number = 1 + max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=0)
     run = folder / str(number)
     run.mkdir()
     return run.resolve()
+
+
+def settings_of(options: argparse.Namespace, folder: Path, origin: str) -> Settings:
+    """The settings of a run; the toolkit's tables are in the database when this returns."""
+    settings = load(
+        **QUICK,
+        origin=origin,
+        database_url=options.database_url or f"sqlite:///{folder}/example.db",
+        broker_url=options.broker_url or f"embedded://{folder}/broker.db",
+    )
+    database = open_database(settings)
+    migrate.upgrade(database)
+    database.close()
+    return settings
 
 
 @contextmanager

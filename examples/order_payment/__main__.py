@@ -5,17 +5,17 @@ import signal
 import sys
 import time
 from contextlib import ExitStack
-from typing import Any
 
-from examples.crew import QUICK, QUIET, Crew
-from examples.order_payment.load import Injected, Load, Plan, Resender
-from examples.order_payment.models import create, open_engine
+from examples.crew import QUIET, Crew
+from examples.engine import open_engine
+from examples.order_payment.load import Injected, Load, Plan
+from examples.order_payment.models import create
 from examples.order_payment.report import report
-from examples.order_payment.service import TOPIC, PaymentService
-from examples.servers import add_options, fresh_folder, local_redis
-from outbox import migrate
-from outbox.settings import load as load_settings
-from outbox.wiring import open_broker, open_database
+from examples.order_payment.service import TAG, TOPIC, PaymentService
+from examples.resender import Resender
+from examples.servers import add_options, fresh_folder, local_redis, settings_of
+from outbox.settings import Settings
+from outbox.wiring import open_broker
 
 CONSUMERS = ("stock", "points", "reconciliation")
 
@@ -26,29 +26,24 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
     with ExitStack() as stack:
         folder = fresh_folder(options.folder)
-        redis_url = options.redis_url or (None if options.broker_url else stack.enter_context(local_redis(folder)))
-        urls = {
-            "database_url": options.database_url or f"sqlite:///{folder}/payments.db",
-            "broker_url": options.broker_url or f"embedded://{folder}/broker.db",
-        }
-        environment = {"PAYMENTS_TOPIC": options.topic} | ({"REDIS_URL": redis_url} if redis_url else {})
+        settings = settings_of(options, folder, origin="payments")
+        embedded = options.broker_url is None
+        redis_url = options.redis_url or (stack.enter_context(local_redis(folder)) if embedded else None)
+        environment = {"PAYMENTS_TOPIC": options.topic, "REDIS_URL": redis_url or ""}
         if not redis_url:
-            print("no Redis: points uses LeasedInbox, reconciliation its Inbox alone")
-        crew = stack.enter_context(Crew(folder, {**QUICK, **urls, "origin": "payments"}, **environment))
-        return Story(options, urls, crew).tell()
+            print("no Redis: points uses LeasedInbox instead, and reconciliation the Inbox alone")
+        crew = stack.enter_context(Crew(folder, settings, **environment))
+        return Story(options, settings, crew).tell()
 
 
 class Story:
     """One run, on servers that are known."""
 
-    def __init__(self, options: argparse.Namespace, urls: dict[str, str], crew: Crew) -> None:
+    def __init__(self, options: argparse.Namespace, settings: Settings, crew: Crew) -> None:
         self._options = options
-        self._settings = load_settings(**QUICK, **urls, origin="payments")
+        self._settings = settings
         self._crew = crew
-        with_tables = open_database(self._settings)
-        migrate.upgrade(with_tables)
-        with_tables.close()
-        self._engine = open_engine(urls["database_url"])
+        self._engine = open_engine(settings.database_url)
         create(self._engine)
 
     def tell(self) -> int:
@@ -64,13 +59,11 @@ class Story:
         return self._count(injected)
 
     def _pay(self) -> Injected:
-        options: Any = self._options
         broker = open_broker(self._settings)
         try:
-            again = Resender(self._engine, broker, options.topic)
-            service = PaymentService(self._engine, options.topic)
-            plan = Plan(options.orders, options.kills, options.duplicates)
-            return Load(plan, self._engine, service, self._crew, again).run()
+            topic, plan = self._options.topic, Plan.of(self._options)
+            again = Resender(self._engine, broker, topic, TAG)
+            return Load(plan, self._engine, PaymentService(self._engine, topic), self._crew, again).run()
         finally:
             broker.close()
 

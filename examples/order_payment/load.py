@@ -1,5 +1,6 @@
 """The load: orders are paid while processes die and events are sent a second time."""
 
+import argparse
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,10 +9,8 @@ import sqlalchemy as sa
 
 from examples.crew import Crew
 from examples.order_payment.models import METHODS, SKUS, payment
-from examples.order_payment.service import TAG, CardDeclined, Order, PaymentService
-from outbox.brokers.base import Broker, Outgoing, Sent
-from outbox.identity import unique_ids
-from outbox.schema import outbox
+from examples.order_payment.service import CardDeclined, Order, PaymentService
+from examples.resender import Resender
 
 #: Who is killed, in turn.
 VICTIMS = ("relay", "stock", "points", "reconciliation", "relay", "checkback")
@@ -26,6 +25,11 @@ class Plan:
     orders: int
     kills: int
     duplicates: int
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> "Plan":
+        """The plan that the command line asks for."""
+        return cls(options.orders, options.kills, options.duplicates)
 
     def strikes(self) -> dict[int, str]:
         """After how many orders who is killed."""
@@ -45,7 +49,7 @@ class Injected:
 class Load:
     """Pays the orders of a plan; the same orders in each run."""
 
-    def __init__(self, plan: Plan, engine: sa.Engine, service: PaymentService, crew: Crew, again: "Resender") -> None:
+    def __init__(self, plan: Plan, engine: sa.Engine, service: PaymentService, crew: Crew, again: Resender) -> None:
         self._plan = plan
         self._engine = engine
         self._service = service
@@ -85,25 +89,3 @@ class Load:
         except CardDeclined:
             return 1
         raise AssertionError("a declined payment was taken")
-
-
-class Resender:
-    """A plain producer that sends events again, under new message ids: an upstream that lost its memory."""
-
-    def __init__(self, engine: sa.Engine, broker: Broker, topic: str) -> None:
-        self._engine = engine
-        self._broker = broker
-        self._topic = topic
-        self._draw = random.Random(7)
-
-    def send(self, count: int) -> int:
-        """Sends some of the payments so far once more; how many the broker has stored."""
-        with self._engine.connect() as connection:
-            keys = list(connection.execute(sa.select(outbox.c.key).where(outbox.c.topic == self._topic)).scalars())
-            chosen = self._draw.sample(sorted(keys), min(count, len(keys)))
-            events = sa.select(outbox.c.key, outbox.c.payload).where(outbox.c.key.in_(chosen))
-            messages = [
-                Outgoing(self._topic, payload, unique_ids.fresh(), key, TAG)
-                for key, payload in connection.execute(events)
-            ]
-        return sum(isinstance(outcome, Sent) for outcome in self._broker.send(messages, timeout=30))

@@ -2,8 +2,6 @@
 
 import sqlalchemy as sa
 
-from outbox.store.database import parsed
-
 metadata = sa.MetaData()
 
 #: The payment service's: the business row that a message tells of.
@@ -60,13 +58,6 @@ SKUS = ("anvil", "bellows", "crucible")
 METHODS = ("card", "transfer", "wallet")
 #: Enough for many runs on one database.
 DELIVERED = 10_000_000
-
-
-def open_engine(url: str) -> sa.Engine:
-    """An engine of the service's own; on SQLite it waits for the others, who write to the same file."""
-    address = parsed(url)
-    patient = {"timeout": 60} if address.get_backend_name() == "sqlite" else {}
-    return sa.create_engine(address, connect_args=patient)
 
 
 def create(engine: sa.Engine) -> None:

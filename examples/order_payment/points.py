@@ -13,7 +13,8 @@ import os
 
 from sqlalchemy.orm import Session
 
-from examples.order_payment.models import open_engine, points
+from examples.engine import open_engine
+from examples.order_payment.models import points
 from examples.order_payment.service import TAG, TOPIC
 from outbox.consumer import LeasedInbox, Message, Park, Permanent, ledger_entry
 
