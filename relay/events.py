@@ -30,6 +30,9 @@ class Events:
     def outage(self, reason: str, pause: float) -> None:
         """The broker is away; no row is charged for it, and the next claim waits ``pause`` seconds."""
 
+    def partial_outage(self, rows: int, reason: str) -> None:
+        """These rows wait, others go on: a topic without a route, one broker of several. None is charged."""
+
     def undecided(self, rows: int, error: BaseException) -> None:
         """The database's answer to a decision is missing; neither COMMIT nor ROLLBACK was sent."""
 
@@ -75,6 +78,10 @@ class LogEvents(Events):
     def outage(self, reason: str, pause: float) -> None:
         """Warning."""
         self._log.warning("outage pause=%.1f reason=%s", pause, reason)
+
+    def partial_outage(self, rows: int, reason: str) -> None:
+        """Warning."""
+        self._log.warning("outage rows=%d reason=%s", rows, reason)
 
     def undecided(self, rows: int, error: BaseException) -> None:
         """Warning."""

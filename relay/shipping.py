@@ -135,20 +135,37 @@ class Pass:
                     refusals.append(self._refusal(attempt, reason))
                 case Unknown(reason):
                     returns.append(Return(attempt, self._stage.settings.unknown_delay, adoptable=True, reason=reason))
-                case Outage(_):
+                case Outage(reason, partial=True):
+                    returns.append(Return(attempt, self._patience(attempt), reason=reason))
+                case Outage():
                     returns.append(Return(attempt, delay))
         return Outcomes(winners, published, refusals, returns)
 
     def _reachability(self, results: Sequence[tuple[Attempt, Result]]) -> float:
-        """Tells the breaker whether the broker took part; the seconds that rows of an outage wait."""
+        """Tells the breaker whether the broker took part; the seconds that rows of an outage wait.
+
+        The trouble of one topic, or of one broker among several, says nothing about the others: it stops no pass.
+        """
         breaker = self._stage.breaker
-        away = [result.reason for _, result in results if isinstance(result, Outage | Unknown)]
-        if len(away) < len(results):
+        partial = [it.reason for _, it in results if isinstance(it, Outage) and it.partial]
+        away = [
+            it.reason for _, it in results if isinstance(it, Unknown) or (isinstance(it, Outage) and not it.partial)
+        ]
+        if partial:
+            self._stage.events.partial_outage(len(partial), partial[0])
+        if len(away) + len(partial) < len(results):
             breaker.success()
-            return self._stage.settings.outage_delay
-        pause = breaker.outage()
-        self._stage.events.outage(away[0], pause)
-        return pause
+        elif away:
+            pause = breaker.outage()
+            self._stage.events.outage(away[0], pause)
+            return pause
+        return self._stage.settings.outage_delay
+
+    def _patience(self, attempt: Attempt) -> float:
+        """Seconds that a row waits for its topic; many rows that are tried in vain must not crowd out the others."""
+        settings = self._stage.settings
+        jitter = random.uniform(-1, 1)  # noqa: S311 -- spreads retries, hides nothing
+        return backoff(attempt.attempts, first=settings.unknown_delay, most=settings.outage_delay_most, jitter=jitter)
 
     def _refusal(self, attempt: Attempt, reason: str) -> Refusal:
         settings = self._stage.settings

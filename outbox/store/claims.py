@@ -37,6 +37,8 @@ class Attempt:
     mode: Mode
     #: Refusals so far.
     failures: int
+    #: Claims so far, this one included.
+    attempts: int
     token: str
     lease_id: str
 
@@ -52,6 +54,7 @@ _CLAIMED = (
     outbox.c.lane,
     outbox.c.mode,
     outbox.c.failures,
+    outbox.c.attempts,
 )
 
 #: Leases rows and reads them; the rows' columns are those of ``_CLAIMED``.
@@ -161,5 +164,6 @@ def _within(max_bytes: int, sizes: Iterable[Any]) -> list[int]:
 
 
 def _attempt(row: Any, fresh: str) -> Attempt:
-    row_id, topic, key, tag, payload, content_type, headers, lane, mode, failures, *_ = row
-    return Attempt(row_id, topic, key, tag, payload, content_type, headers, lane, Mode(mode), failures, fresh, fresh)
+    row_id, topic, key, tag, payload, content_type, headers, lane, mode, failures, attempts, *_ = row
+    shown = (row_id, topic, key, tag, payload, content_type, headers, lane, Mode(mode), failures, attempts)
+    return Attempt(*shown, token=fresh, lease_id=fresh)

@@ -59,7 +59,7 @@ class Return:
     attempt: Attempt
     delay: float
     adoptable: bool = False
-    #: For the log; no column holds it.
+    #: Kept with the row; "": what was kept before stays.
     reason: str = ""
 
 
@@ -150,11 +150,12 @@ def _return(dialect: str) -> Change:
     return Change(
         dialect,
         sources_of(Move.COMMIT),
-        columns={**_ATTEMPT, "delay": float, "adoptable": int},
+        columns={**_ATTEMPT, "delay": float, "adoptable": int, "reason": str},
         compare=own_attempt,
         values=lambda rows: {
             "token": sa.case((rows.adoptable == 1, outbox.c.token), else_=sa.null()),
             "lease_id": None,
+            "reason": sa.func.coalesce(sa.func.nullif(rows.reason, ""), outbox.c.reason),
             **again_after(rows.delay),
         },
     )
@@ -177,7 +178,7 @@ def _refused(it: Refusal) -> dict[str, object]:
 
 
 def _returned(it: Return) -> dict[str, object]:
-    return _given(it.attempt) | {"delay": it.delay, "adoptable": int(it.adoptable)}
+    return _given(it.attempt) | {"delay": it.delay, "adoptable": int(it.adoptable), "reason": it.reason[:REASON_LENGTH]}
 
 
 def _published(it: Published) -> dict[str, object]:

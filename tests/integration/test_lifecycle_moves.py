@@ -43,6 +43,7 @@ class Names:
             lane=None,
             mode=Mode.TRANSACTIONAL,
             failures=0,
+            attempts=1,
             token=self.token,
             lease_id=self.lease,
         )

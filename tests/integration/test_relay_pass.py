@@ -156,6 +156,25 @@ def test_one_refused_row_does_not_stop_the_others(database: Database) -> None:
     assert [state_of(database, it) for it in ids] == [State.DELIVERED, State.PENDING, State.DELIVERED]
 
 
+def test_the_trouble_of_one_topic_charges_no_row_and_stops_no_other(database: Database) -> None:
+    # Given a row whose topic has no route, alone in its pass
+    (row_id,) = added(database)
+    relay = Relay(database)
+    relay.broker.on_prepare = lambda _: Outage("topic payments: no route", partial=True)
+    # When it is tried; Then it waits, is not charged, and passes go on in full
+    relay.run()
+    assert state_of(database, row_id) is State.PENDING
+    assert column(database, row_id, "failures") == 0
+    assert column(database, row_id, "reason") == "topic payments: no route"
+    assert relay.breaker.closed()
+    # And when the route is there, the row goes out and the reason with it
+    relay.broker.on_prepare = lambda message: Stored(relay.broker.half(message))
+    due_now(database, row_id)
+    relay.run()
+    assert state_of(database, row_id) is State.DELIVERED
+    assert column(database, row_id, "reason") is None
+
+
 def test_an_outage_never_uses_up_attempts_and_opens_the_breaker(database: Database) -> None:
     (row_id,) = added(database)
     relay = Relay(database)
