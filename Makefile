@@ -16,7 +16,7 @@ ARGS ?=
 # Test processes, each with servers of its own: the crash tests mostly wait for leases.
 WORKERS ?= 2
 
-.PHONY: help demo test lint format bench model crash conformance services clean
+.PHONY: help demo test lint format bench model crash examples conformance services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ model: $(DEVELOPMENT) ## Explore the protocol with wider bounds than the tests d
 
 crash: services ## 200 random faults over 50,000 rows, both databases: make crash ARGS="--seed 7"
 	@$(RUN) -m tests.crash $(ARGS)
+
+examples: services ## The examples in full: 2,000 orders and 20,000 events, embedded and on real servers
+	@$(RUN) -m tests.acceptance.examples
 
 conformance: services ## What make test leaves out for its length: each contract on each RocketMQ release, a full disk
 	@OUTBOX_TEST_LONG=1 $(RUN) -m pytest $(if $(ARGS),$(ARGS),tests/contracts/test_versions.py tests/integration/test_remoting_faults.py)
