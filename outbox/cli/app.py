@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outbox.cli import audit, daemons, database, demo, doctor, rows
+from outbox.cli import audit, daemons, database, demo, doctor, parked, rows
 from outbox.errors import OutboxError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(database.app, name="db")
+app.add_typer(parked.app, name="parked")
 for module in (daemons, rows, audit, doctor, demo):
     module.register(app)
 

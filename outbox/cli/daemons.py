@@ -1,28 +1,24 @@
 """``outbox relay``, ``outbox checkback``, ``outbox consume``: the processes that run until SIGTERM."""
 
-import importlib
 import logging
 import math
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from queue import SimpleQueue
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from sqlalchemy.exc import DBAPIError
 
 import checkback.wiring
 import relay.wiring
 from outbox import settings
 from outbox.brokers.base import Broker
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Origin, reachable, ready
+from outbox.cli.target import Target, imported, target_reachable
 from outbox.consumer import RunnerSettings, run
-from outbox.errors import SettingsError
 from outbox.settings import Settings
 from outbox.store.database import Database
 from outbox.wiring import open_broker, open_source
@@ -68,16 +64,16 @@ def checkback_command(database_url: DatabaseUrl = None, broker_url: BrokerUrl = 
 
 
 def consume_command(
-    target: Annotated[str, typer.Argument(metavar="MODULE:OBJECT", help="Where the Inbox is, for example shop:inbox.")],
+    target: Target,
     broker_url: BrokerUrl = None,
     origin: Origin = None,
     group: Annotated[str | None, typer.Option(help="Consumer group; the inbox's own name by default.")] = None,
 ) -> None:
     """Receives messages and hands them to the handlers of an Inbox until SIGTERM."""
     loaded = settings.load(broker_url=broker_url, origin=origin)
-    inbox = _imported(target)
+    inbox = imported(target)
     stop = threading.Event()
-    with stopped_by_signals(stop.set), _inbox_reachable(target):
+    with stopped_by_signals(stop.set), target_reachable(target):
         runner = RunnerSettings(invisible=loaded.invisible)
         run(inbox, lambda topics, name: open_source(loaded, topics, name), stop, group=group, settings=runner)
 
@@ -109,17 +105,6 @@ def _answering(loaded: Settings, database: Database, broker: Broker) -> Iterator
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
-
-
-@contextmanager
-def _inbox_reachable(target: str) -> Iterator[None]:
-    """The inbox is checked once, before anything is received; a running consumer outlives its database's outages."""
-    try:
-        yield
-    except DBAPIError as error:
-        raise SettingsError(
-            f"MODULE:OBJECT: {target!r}: its database cannot be used: {error.orig}; correct its engine's URL"
-        ) from error
 
 
 @contextmanager
@@ -162,19 +147,3 @@ def _stop_when_asked(
     if not over.wait(min(drain_timeout, threading.TIMEOUT_MAX)):
         log.error("not done %.0f s after the signal to stop: ending; leases cover what was under way", drain_timeout)
         os._exit(1)
-
-
-def _imported(target: str) -> Any:
-    """The object that ``module:object`` names, found from the current folder as well."""
-    module, separator, name = target.partition(":")
-    if not (separator and module and name):
-        raise SettingsError(f"MODULE:OBJECT: {target!r}: write it like shop.consumers:inbox")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"MODULE:OBJECT: {target!r}: {error}; start it where {module} can be imported") from error
-    try:
-        return getattr(found, name)
-    except AttributeError as error:
-        raise SettingsError(f"MODULE:OBJECT: {target!r}: module {module} has no {name}; name its Inbox") from error

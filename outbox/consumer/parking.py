@@ -1,6 +1,8 @@
 """The parking table: messages that no retry can help, kept until an operator deals with them."""
 
+import math
 from hashlib import sha256
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -28,6 +30,43 @@ def park(engine: Engine, consumer: str, delivery: Delivery, key: str | None, rea
         with begun(engine) as connection:
             if not _is_parked(connection, consumer, fingerprint):
                 raise
+
+
+def listed(engine: Engine, consumer: str, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
+    """Up to ``limit`` parked messages in the order of their ids, from ``after_id`` on (exclusive), without bodies."""
+    columns = [column for column in parked.c if column.name not in ("body", "fingerprint", "consumer")]
+    query = sa.select(*columns).where(parked.c.consumer == consumer, parked.c.id > after_id).order_by(parked.c.id)
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
+
+
+def delivery_of(engine: Engine, consumer: str, parked_id: int) -> Delivery | None:
+    """A parked message as it came, for another try; None: there is none. Its age is forgiven: somebody has decided."""
+    with engine.connect() as connection:
+        query = sa.select(parked).where(parked.c.consumer == consumer, parked.c.id == parked_id)
+        row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        return None
+    own = () if row["key"] is None else (bytes(row["key"]).decode("utf-8", "surrogatepass"),)
+    properties = dict(row["properties"])
+    return Delivery(
+        topic=row["topic"],
+        body=bytes(row["body"]),
+        unique_id=row["unique_id"],
+        keys=tuple(properties["KEYS"].split()) if "KEYS" in properties else own,
+        tag=row["tag"],
+        properties=properties,
+        attempt=row["attempt"] + 1,
+        receipt="",
+        invisible_until=math.inf,
+    )
+
+
+def remove(engine: Engine, consumer: str, parked_id: int) -> bool:
+    """Deletes a parked message; whether there was one."""
+    with engine.begin() as connection:
+        gone = connection.execute(parked.delete().where(parked.c.consumer == consumer, parked.c.id == parked_id))
+        return gone.rowcount == 1
 
 
 def _columns(consumer: str, fingerprint: bytes, delivery: Delivery, key: str | None, reason: str) -> dict[str, object]:

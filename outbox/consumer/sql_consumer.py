@@ -14,7 +14,7 @@ from outbox.consumer.bridge import Bridge, Direct, OnLoop
 from outbox.consumer.consumer import Consumer
 from outbox.consumer.keys import stored_key
 from outbox.consumer.message import Message
-from outbox.consumer.outcome import Outcome
+from outbox.consumer.outcome import Duplicate, Filtered, Outcome, Processed
 from outbox.errors import SettingsError
 from outbox.store.database import Database
 
@@ -73,6 +73,27 @@ class SqlConsumer(Consumer):
         key = self._key_or_none(delivery)
         self._bridge.run(parking.park, self._engine, self.consumer, delivery, key, reason)
         return True
+
+    def parked(self, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
+        """The parked messages of this consumer in the order of their ids, without bodies."""
+        return self._bridge.run(parking.listed, self._engine, self.consumer, limit, after_id)
+
+    def retry(self, parked_id: int) -> Outcome | None:
+        """Processes a parked message once more, and takes it out if that settles it; None: there is no such message.
+
+        One that dies in between stays parked, and is a duplicate the next time.
+        """
+        delivery = self._bridge.run(parking.delivery_of, self._engine, self.consumer, parked_id)
+        if delivery is None:
+            return None
+        outcome = self.process(delivery)
+        if isinstance(outcome, Processed | Duplicate | Filtered):
+            self.drop(parked_id)
+        return outcome
+
+    def drop(self, parked_id: int) -> bool:
+        """Deletes a parked message without processing it; whether there was one."""
+        return self._bridge.run(parking.remove, self._engine, self.consumer, parked_id)
 
     def purge(self) -> int:
         """Forgets one batch of effects older than the retention."""
