@@ -22,7 +22,7 @@ from outbox.brokers.grpc.access import Access
 from outbox.brokers.grpc.channels import Channels
 from outbox.brokers.grpc.halves import OpenHalves
 from outbox.brokers.grpc.listener import Listener
-from outbox.brokers.grpc.routes import Routes
+from outbox.brokers.grpc.routes import Routes, writable
 from outbox.brokers.grpc.sending import Sender, half_kind, plain_kind
 from outbox.brokers.grpc.transactions import Transactions
 from outbox.lifecycle import Verdict
@@ -42,7 +42,7 @@ class _Client:
         self.process = os.getpid()
         self._sending, self._asking = Channels(access), Channels(access)
         halves = OpenHalves()
-        routes = Routes(self._sending)
+        routes = Routes(self._sending, writable)
         self.halves = Sender(self._sending, routes, half_kind(halves))
         self.plain = Sender(self._sending, routes, plain_kind())
         self.transactions = Transactions(self._sending, halves)

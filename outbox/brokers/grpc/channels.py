@@ -97,6 +97,7 @@ class Channels:
         self.access_point: Any = self._configuration.rpc_endpoints
         self.client_id: str = ClientId().client_id
         self._open: dict[str, Channel] = {}
+        self._endpoints: dict[str, Any] = {}
         self._closed = False
 
     def run(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
@@ -109,8 +110,15 @@ class Channels:
             raise Unreachable(f"proxy {endpoints}: this client is closed")
         channel = self._open.get(endpoints.facade)
         if channel is None:
+            self._endpoints[endpoints.facade] = endpoints
             channel = self._open[endpoints.facade] = Channel(endpoints, self._access.tls)
         return channel
+
+    def known(self, facade: str) -> Channel:
+        """The channel to endpoints that ``get`` has seen; ``Unreachable`` where it has not."""
+        if facade not in self._endpoints:
+            raise Unreachable(f"proxy {facade}: not one of ours")
+        return self.get(self._endpoints[facade])
 
     async def drop(self, channel: Channel) -> None:
         """Ends this connection; the next call makes another one."""

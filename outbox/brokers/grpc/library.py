@@ -31,16 +31,22 @@ _log_through_logging()
 
 # Generated classes: their names come to be at import, so that no checker knows them.
 _protocol: Any = importlib.import_module("rocketmq.grpc_protocol")
+AckMessageRequest: Any = _protocol.AckMessageRequest
+ChangeInvisibleDurationRequest: Any = _protocol.ChangeInvisibleDurationRequest
 ClientType: Any = _protocol.ClientType
 Code: Any = _protocol.Code
+DigestType: Any = _protocol.DigestType
 Encoding: Any = _protocol.Encoding
 EndTransactionRequest: Any = _protocol.EndTransactionRequest
+FilterType: Any = _protocol.FilterType
+ForwardMessageToDeadLetterQueueRequest: Any = _protocol.ForwardMessageToDeadLetterQueueRequest
 HeartbeatRequest: Any = _protocol.HeartbeatRequest
 MessageType: Any = _protocol.MessageType
 MessagingServiceStub: Any = _protocol.MessagingServiceStub
 NotifyClientTerminationRequest: Any = _protocol.NotifyClientTerminationRequest
 Permission: Any = _protocol.Permission
 QueryRouteRequest: Any = _protocol.QueryRouteRequest
+ReceiveMessageRequest: Any = _protocol.ReceiveMessageRequest
 SendMessageRequest: Any = _protocol.SendMessageRequest
 TelemetryCommand: Any = _protocol.TelemetryCommand
 TransactionResolution: Any = _protocol.TransactionResolution

@@ -55,7 +55,7 @@ def plain_kind() -> Kind[Publication]:
 class Sender(Generic[Result]):
     """Sends messages of one kind; safe to use from several threads."""
 
-    def __init__(self, channels: Channels, routes: Routes, kind: Kind[Result]) -> None:
+    def __init__(self, channels: Channels, routes: Routes[Route], kind: Kind[Result]) -> None:
         self._channels = channels
         self._routes = routes
         self._kind = kind

@@ -1,22 +1,15 @@
-"""The telemetry stream to one proxy: tells it the topics whose checks we answer, and brings the checks."""
+"""The telemetry stream to one proxy: tells it who we are and our topics, and brings what it asks."""
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from grpc.aio import AioRpcError
 
-from outbox.brokers.base import Check
 from outbox.brokers.grpc.channels import Channel, Channels
-from outbox.brokers.grpc.halves import half_of
-from outbox.brokers.grpc.library import (
-    ClientType,
-    Code,
-    HeartbeatRequest,
-    NotifyClientTerminationRequest,
-    TelemetryCommand,
-)
+from outbox.brokers.grpc.library import Code, HeartbeatRequest, NotifyClientTerminationRequest, TelemetryCommand
 from outbox.clock import monotonic
 
 log = logging.getLogger(__name__)
@@ -32,18 +25,34 @@ WITHIN: Final = 3.0
 _STREAM_TIMEOUT: Final = 365 * 86400.0
 _SETTINGS_TIMEOUT_SECONDS: Final = 3
 
-#: Called for each check, with the channel that it came by; on the event loop, so it must not wait.
-OnQuestion = Callable[[Check, Channel], None]
+#: Called for each ``RecoverOrphanedTransactionCommand``, with the channel that it came by; on the event loop, so it must
+#: not wait.
+OnQuestion = Callable[[Any, Channel], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What we are to a proxy, and the words for it in the log."""
+
+    client_type: Any
+    #: The consumer group; "": a producer, which has none.
+    group: str
+    #: Writes topics into settings.
+    describe: Callable[[Any, frozenset[str]], None]
+    #: The stream, and what is missing without one.
+    stream: str
+    without: str
 
 
 class Stream:
     """One stream; when it has ended, another one has to be opened. Belongs on the event loop."""
 
-    def __init__(self, channels: Channels, endpoints: Any, on_question: OnQuestion) -> None:
+    def __init__(self, channels: Channels, endpoints: Any, role: Role, on_question: OnQuestion) -> None:
         """``Unreachable`` after the client's close."""
         self.endpoints = endpoints
         self.channel = channels.get(endpoints)
         self._channels = channels
+        self._role = role
         self._on_question = on_question
         self._told: frozenset[str] | None = None
         self._told_at = 0.0
@@ -75,7 +84,8 @@ class Stream:
 
     async def _beat(self) -> None:
         request = HeartbeatRequest()
-        request.client_type = ClientType.PRODUCER
+        request.client_type = self._role.client_type
+        request.group.name = self._role.group
         answer = await self.channel.stub.Heartbeat(request, metadata=self._channels.metadata(), timeout=WITHIN)
         if answer.status.code == Code.OK:
             self._heartbeat_at = monotonic()
@@ -88,12 +98,10 @@ class Stream:
     def _settings(self, topics: frozenset[str]) -> Any:
         command = TelemetryCommand()
         settings = command.settings
-        settings.client_type = ClientType.PRODUCER
+        settings.client_type = self._role.client_type
         settings.access_point.CopyFrom(self.endpoints.endpoints)
         settings.request_timeout.seconds = _SETTINGS_TIMEOUT_SECONDS
-        settings.publishing.validate_message_type = True
-        for topic in sorted(topics):
-            settings.publishing.topics.add().name = topic
+        self._role.describe(settings, topics)
         return command
 
     async def _read(self) -> None:
@@ -103,16 +111,14 @@ class Stream:
                 self._take(command)
         except AioRpcError as error:
             reason = f"{error.code().name}: {error.details()}"
-        log.warning(
-            "proxy %s: the stream that brings checks is broken (%s); it is opened again", self.channel.name, reason
-        )
+        log.warning("proxy %s: %s is broken (%s); it is opened again", self.channel.name, self._role.stream, reason)
 
     def _take(self, command: Any) -> None:
         kind = command.WhichOneof("command")
         if kind == "settings":
             self._acknowledge(command)
         elif kind == "recover_orphaned_transaction_command":
-            self._ask(command.recover_orphaned_transaction_command)
+            self._on_question(command.recover_orphaned_transaction_command, self.channel)
 
     def _acknowledge(self, command: Any) -> None:
         status = command.status
@@ -121,14 +127,6 @@ class Stream:
         else:
             log.warning("proxy %s: topics refused: code %d: %s", self.channel.name, status.code, status.message)
 
-    def _ask(self, command: Any) -> None:
-        message = command.message
-        properties = dict(message.user_properties)
-        half_id = message.system_properties.message_id
-        half = half_of(message.topic.name, half_id, self.channel.name, command.transaction_id)
-        times = properties.get("TRANSACTION_CHECK_TIMES", "")
-        self._on_question(Check(half, properties, int(times) if times.isdecimal() else 0), self.channel)
-
     async def close(self) -> None:
         """Ends the stream."""
         self._reader.cancel()
@@ -136,8 +134,9 @@ class Stream:
         await asyncio.gather(self._reader, return_exceptions=True)
 
     async def leave(self) -> None:
-        """Tells the proxy that it should ask others, then ends the stream."""
+        """Tells the proxy that it should turn to others, then ends the stream."""
         request = NotifyClientTerminationRequest()
+        request.group.name = self._role.group
         try:
             await self.channel.stub.NotifyClientTermination(
                 request, metadata=self._channels.metadata(), timeout=WITHIN / 3

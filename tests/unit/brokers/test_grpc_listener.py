@@ -150,7 +150,7 @@ def test_topics_that_do_not_exist_yet_are_left_out_until_they_do(
     proxy: ScriptedProxy, broker: GrpcBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a topic that the proxy does not know yet
-    monkeypatch.setattr("outbox.brokers.grpc.listener._ROUTES_EVERY", 0.1)
+    monkeypatch.setattr("outbox.brokers.grpc.registration._ROUTES_EVERY", 0.1)
     known = {"payments"}
 
     def route(request: Any, _: Any) -> Any:
