@@ -57,7 +57,7 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         failed = _told("order_payment", folder) + _told("tracking_events", folder)
         server = stack.enter_context(Postgres())
-        namesrv = stack.enter_context(RocketMQ()).namesrv
+        namesrv = stack.enter_context(RocketMQ(checks="default")).namesrv
         redis = stack.enter_context(Redis(durable=True))
         url = stack.enter_context(fresh_database(server.url))
         failed += _told("order_payment", folder, *on_servers(url, namesrv, redis.url))
