@@ -10,7 +10,7 @@ from outbox.brokers.embedded.ledger import EmbeddedLedger
 from outbox.brokers.embedded.source import EmbeddedSource
 from outbox.brokers.embedded.timing import BrokerTiming
 from outbox.brokers.examiner import Examiner
-from outbox.brokers.grpc.wiring import open_grpc
+from outbox.brokers.grpc.wiring import open_grpc, open_grpc_source
 from outbox.brokers.ledger import Ledger
 from outbox.brokers.namespaces import Namespace
 from outbox.brokers.native.broker import NativeBroker
@@ -64,7 +64,9 @@ def open_source(settings: Settings, topics: Collection[str], group: str) -> Sour
     group, topics = space.wrap(group), tuple(space.wrap(topic) for topic in topics)
     if scheme == "embedded":
         return space.source(EmbeddedSource(_file(address), group, topics, settings.invisible, broker_timing(settings)))
-    _refuse_proxies(scheme, "receive messages")
+    if scheme == _PROXIES:
+        _dial(settings)  # says what is wrong with the files for TLS
+        return space.source(open_grpc_source(address, group, topics, settings))
     return space.source(
         PopSource(address, group, topics, invisible=settings.invisible, dialler=_dial(settings), sign=_sign(settings))
     )
@@ -170,8 +172,8 @@ def _refuse_proxies(scheme: str, what: str) -> None:
     """``SettingsError`` for what only name servers lead to."""
     if scheme == _PROXIES:
         raise SettingsError(
-            f"OUTBOX_BROKER_URL: rocketmq+grpc:// sends and answers checks, it does not {what}; for this command set "
-            "OUTBOX_BROKER_URL to rocketmq://host:9876 (a name server of the same cluster)"
+            f"OUTBOX_BROKER_URL: rocketmq+grpc:// sends, receives and answers checks, it does not {what}; for this "
+            "command set OUTBOX_BROKER_URL to rocketmq://host:9876 (a name server of the same cluster)"
         )
 
 

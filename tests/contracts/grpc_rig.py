@@ -8,6 +8,8 @@ import pytest
 from outbox.brokers.base import Broker, Capabilities, Half
 from outbox.brokers.grpc.access import Access
 from outbox.brokers.grpc.broker import GrpcBroker
+from outbox.brokers.grpc.source import GrpcSource
+from outbox.brokers.source import Source
 from tests.contracts.remoting_rig import RemotingRig, fresh_topics
 from tests.contracts.rig import Rig
 from tests.services.ports import free_port
@@ -31,6 +33,12 @@ class GrpcRig(RemotingRig):
     def away(self, group: str) -> Broker:
         """A connection to a proxy that is not there."""
         return self._keep(GrpcBroker(Access(f"127.0.0.1:{free_port()}"), group))
+
+    def source(self, topic: str, group: str, invisible: float) -> Source:
+        """A consumer behind the proxy."""
+        source = GrpcSource(Access(self._proxy), group, [topic], invisible=invisible)
+        self._opened.append(source)
+        return source
 
     def fresh_plain_topic(self) -> str:
         """A FIFO topic: only these keep lanes of plain messages."""

@@ -6,17 +6,15 @@ import pytest
 
 from outbox.brokers.base import Outgoing
 from outbox.clock import monotonic
-from tests.contracts.conftest import TRANSPORTS
 from tests.contracts.rig import Rig, eventually, ids, message, receive_all, receive_until
 
 LONG = 60.0
 
 
-@pytest.fixture(params=[name for name in TRANSPORTS if name != "grpc"])
-def rig(request: pytest.FixtureRequest) -> Rig:
-    """The transports that have a source."""
-    chosen: Rig = request.getfixturevalue(f"{request.param}_rig")
-    return chosen
+@pytest.fixture
+def topic(plain_topic: str) -> str:
+    """What is sent here are plain messages."""
+    return plain_topic
 
 
 def send(rig: Rig, topic: str, *fields: dict[str, object]) -> list[Outgoing]:

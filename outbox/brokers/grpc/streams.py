@@ -25,7 +25,7 @@ WITHIN: Final = 3.0
 _STREAM_TIMEOUT: Final = 365 * 86400.0
 _SETTINGS_TIMEOUT_SECONDS: Final = 3
 
-#: Called for each ``RecoverOrphanedTransactionCommand``, with the channel that it came by; on the event loop, so it must
+#: Called for each ``RecoverOrphanedTransactionCommand``, with the channel that it came by; on the event loop: it must
 #: not wait.
 OnQuestion = Callable[[Any, Channel], None]
 

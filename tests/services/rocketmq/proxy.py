@@ -56,6 +56,9 @@ class Proxy(JavaServer):
             "localServeAddr": "127.0.0.1",
             # Every second it tells the brokers for which topics it passes checks on; by default every 20 s.
             "transactionHeartbeatPeriodSecond": 1,
+            # The shortest time for which a message may be received, and the shortest poll: by default 10 s and 5 s.
+            "minInvisibleTimeMillsForRecv": 1000,
+            "grpcClientConsumerMinLongPollingTimeoutMillis": 500,
             # A certificate that it makes itself; clients without TLS are served on the same port.
             "tlsTestModeEnable": True,
             **self._settings,
