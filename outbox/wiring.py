@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from outbox.brokers.base import Broker
 from outbox.brokers.embedded.broker import EmbeddedBroker
@@ -16,6 +17,7 @@ from outbox.brokers.namespaces import Namespace
 from outbox.brokers.native.broker import NativeBroker
 from outbox.brokers.native.library import load
 from outbox.brokers.native.producer import Credentials
+from outbox.brokers.native.source import PushSource
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.broker import RemotingBroker
@@ -67,6 +69,8 @@ def open_source(settings: Settings, topics: Collection[str], group: str) -> Sour
     if scheme == _PROXIES:
         _dial(settings)  # says what is wrong with the files for TLS
         return space.source(open_grpc_source(address, group, topics, settings))
+    if scheme == "rocketmq+native":
+        return space.source(_push_source(address, group, topics, settings))
     return space.source(
         PopSource(address, group, topics, invisible=settings.invisible, dialler=_dial(settings), sign=_sign(settings))
     )
@@ -103,13 +107,32 @@ def _remoting(address: str, settings: Settings) -> Broker:
 
 def _native(address: str, settings: Settings) -> Broker:
     """Sends through the C++ client; ``SettingsError`` where it cannot be loaded, or lacks what is asked of it."""
+    library, key = _native_client(settings)
+    return NativeBroker(address, _group(settings), library, threads=settings.native_threads, credentials=key)
+
+
+def _push_source(address: str, group: str, topics: Collection[str], settings: Settings) -> Source:
+    """Receives through the C++ client, as 4.9 wants it; ``SettingsError`` as ``_native``."""
+    library, key = _native_client(settings)
+    return PushSource(
+        address,
+        group,
+        topics,
+        library,
+        invisible=settings.invisible,
+        threads=settings.native_threads,
+        credentials=key,
+    )
+
+
+def _native_client(settings: Settings) -> tuple[Any, Credentials | None]:
+    """The C++ client, and who signs."""
     if settings.tls:
         raise SettingsError("OUTBOX_TLS: the client of rocketmq+native speaks no TLS; use rocketmq://, or turn it off")
     key = None
     if settings.access_key:
         key = Credentials(settings.access_key, settings.secret_key.get_secret_value())
-    library = load(settings.native_library)
-    return NativeBroker(address, _group(settings), library, threads=settings.native_threads, credentials=key)
+    return load(settings.native_library), key
 
 
 def _grpc(address: str, settings: Settings) -> Broker:

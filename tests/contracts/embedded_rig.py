@@ -24,6 +24,7 @@ class EmbeddedRig:
     check_deadline = 20.0
     short_invisible = 0.3
     delays = (0.1, 0.6)
+    exclusive = True
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "broker.db"

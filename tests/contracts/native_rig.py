@@ -7,15 +7,22 @@ import pytest
 from outbox.brokers.base import Broker
 from outbox.brokers.native.broker import NativeBroker
 from outbox.brokers.native.library import load
+from outbox.brokers.native.source import PushSource
+from outbox.brokers.source import Source
 from tests.contracts.remoting_rig import RemotingRig
 from tests.contracts.rig import Rig
 from tests.services.librocketmq import librocketmq
 from tests.services.ports import free_port
 from tests.services.require import require
+from tests.services.rocketmq import create_topics
 
 
 class NativeRig(RemotingRig):
-    """Sends through the C++ client; what is seen and received goes over the remoting protocol."""
+    """Sends and receives through the C++ client; what is seen goes over the remoting protocol."""
+
+    exclusive = False
+    #: Two of the broker's delay levels.
+    delays = (1.0, 5.0)
 
     def open(self, group: str) -> Broker:
         """A connection to the cluster."""
@@ -24,6 +31,13 @@ class NativeRig(RemotingRig):
     def away(self, group: str) -> Broker:
         """A connection to a name server that is not there."""
         return self._keep(self._broker(f"127.0.0.1:{free_port()}", group))
+
+    def source(self, topic: str, group: str, invisible: float) -> Source:
+        """A push consumer of the C++ client; its group has a retry topic, which it would find half a minute late."""
+        create_topics(self._namesrv, [f"%RETRY%{group}"], queues=1)
+        source = PushSource(self._namesrv, group, [topic], load(str(require(librocketmq))), invisible=invisible)
+        self._opened.append(source)
+        return source
 
     @staticmethod
     def _broker(name_servers: str, group: str) -> NativeBroker:

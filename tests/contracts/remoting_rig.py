@@ -28,6 +28,7 @@ class RemotingRig:
     check_deadline = 30.0
     short_invisible = 2.0
     delays = (1.0, 6.0)
+    exclusive = True
 
     def __init__(self, namesrv: str, topics: Iterator[str]) -> None:
         self._namesrv = namesrv

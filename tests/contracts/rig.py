@@ -61,6 +61,8 @@ class Rig(Protocol):
     short_invisible: float
     #: Two delays, in seconds, whose redeliveries come in this order whatever the broker's own delay is.
     delays: tuple[float, float]
+    #: Whether a live delivery is nobody else's, also while members of the group come and go.
+    exclusive: bool
 
     def open(self, group: str) -> Broker:
         """A connection under a producer group."""

@@ -5,10 +5,14 @@ import time
 import pytest
 
 from outbox.brokers.base import Outgoing
+from outbox.brokers.source import Delivery, Source
 from outbox.clock import monotonic
 from tests.contracts.rig import Rig, eventually, ids, message, receive_all, receive_until
 
 LONG = 60.0
+#: Lanes in two queues: a transport may deliver what it has pulled from one queue one after another.
+ONE: dict[str, object] = {"lane": "one"}
+TWO: dict[str, object] = {"lane": "two"}
 
 
 @pytest.fixture
@@ -24,6 +28,16 @@ def send(rig: Rig, topic: str, *fields: dict[str, object]) -> list[Outgoing]:
     wanted = {outgoing.unique_id for outgoing in batch}
     eventually(lambda: wanted <= set(ids(rig, topic)), rig.deadline, "the messages are visible")
     return batch
+
+
+def acknowledged_ids(rig: Rig, source: Source, wanted: int) -> list[str]:
+    """Receives ``wanted`` deliveries and acknowledges each as it comes; their unique ids."""
+    received: list[str] = []
+    while len(received) < wanted:
+        (delivery,) = receive_all(rig, source, 1)
+        assert source.acknowledge(delivery) is True
+        received.append(delivery.unique_id)
+    return received
 
 
 def test_a_delivery_is_what_was_sent(rig: Rig, topic: str, group: str) -> None:
@@ -52,17 +66,18 @@ def test_no_more_than_the_limit(rig: Rig, topic: str, group: str) -> None:
     # Given five messages; When two are asked for; Then at most two come, and the others later
     send(rig, topic, *[{}] * 5)
     source = rig.source(topic, group, LONG)
-    first: list[str] = []
+    first: list[Delivery] = []
     while not first:
-        first = [delivery.unique_id for delivery in source.receive(limit=2, wait=1)]
+        first = source.receive(limit=2, wait=1)
     assert len(first) <= 2
-    rest = [delivery.unique_id for delivery in receive_all(rig, source, 5 - len(first))]
-    assert len(set(first + rest)) == 5
+    assert all(source.acknowledge(delivery) for delivery in first)
+    rest = acknowledged_ids(rig, source, 5 - len(first))
+    assert len({delivery.unique_id for delivery in first}.union(rest)) == 5
 
 
 def test_acknowledged_deliveries_never_come_again(rig: Rig, topic: str, group: str) -> None:
     # Given two deliveries of the same age
-    acknowledged, kept = send(rig, topic, {}, {})
+    acknowledged, kept = send(rig, topic, ONE, TWO)
     source = rig.source(topic, group, rig.short_invisible)
     for delivery in receive_all(rig, source, 2):
         # When one is acknowledged
@@ -99,7 +114,7 @@ def test_an_expired_delivery_is_not_ours_any_more(rig: Rig, topic: str, group: s
 
 def test_a_renewed_delivery_stays_ours(rig: Rig, topic: str, group: str) -> None:
     # Given two deliveries of the same age, one of them renewed
-    renewed, witness = send(rig, topic, {}, {})
+    renewed, witness = send(rig, topic, ONE, TWO)
     source = rig.source(topic, group, rig.short_invisible)
     by_id = {delivery.unique_id: delivery for delivery in receive_all(rig, source, 2)}
     ours = source.renew(by_id[renewed.unique_id], LONG)
@@ -127,7 +142,7 @@ def test_the_receipt_before_a_renewal_has_no_effect(rig: Rig, topic: str, group:
 
 def test_later_comes_after_its_delay_with_the_next_attempt(rig: Rig, topic: str, group: str) -> None:
     # Given two deliveries
-    short, long = send(rig, topic, {}, {})
+    short, long = send(rig, topic, ONE, TWO)
     source = rig.source(topic, group, LONG)
     by_id = {delivery.unique_id: delivery for delivery in receive_all(rig, source, 2)}
     # When both are given back, the first for longer
@@ -141,7 +156,7 @@ def test_later_comes_after_its_delay_with_the_next_attempt(rig: Rig, topic: str,
 
 def test_bury_moves_to_the_dead_letter_topic(rig: Rig, topic: str, group: str) -> None:
     # Given two deliveries
-    buried, witness = send(rig, topic, {"body": b"bad"}, {})
+    buried, witness = send(rig, topic, {"body": b"bad", **ONE}, TWO)
     source = rig.source(topic, group, rig.short_invisible)
     by_id = {delivery.unique_id: delivery for delivery in receive_all(rig, source, 2)}
     # When one is buried
@@ -157,6 +172,8 @@ def test_bury_moves_to_the_dead_letter_topic(rig: Rig, topic: str, group: str) -
 
 def test_two_members_never_share_a_live_delivery(rig: Rig, topic: str, group: str) -> None:
     # Given two members of one group
+    if not rig.exclusive:
+        pytest.skip("queues move between members together with what is out: the inbox has to absorb it")
     anywhere: dict[str, object] = {"lane": None}
     batch = send(rig, topic, *[anywhere] * 30)
     members = [rig.source(topic, group, LONG), rig.source(topic, group, LONG)]
@@ -174,13 +191,9 @@ def test_every_group_gets_everything(rig: Rig, topic: str, group: str) -> None:
     # Given two groups, of which one has acknowledged everything
     batch = send(rig, topic, *[{}] * 5)
     wanted = sorted(outgoing.unique_id for outgoing in batch)
-    first = rig.source(topic, group, LONG)
-    for delivery in (deliveries := receive_all(rig, first, 5)):
-        assert first.acknowledge(delivery) is True
+    assert sorted(acknowledged_ids(rig, rig.source(topic, group, LONG), 5)) == wanted
     # When the other one receives; Then it gets the same
-    others = receive_all(rig, rig.source(topic, rig.fresh_group(), LONG), 5)
-    assert sorted(delivery.unique_id for delivery in deliveries) == wanted
-    assert sorted(delivery.unique_id for delivery in others) == wanted
+    assert sorted(acknowledged_ids(rig, rig.source(topic, rig.fresh_group(), LONG), 5)) == wanted
 
 
 def test_deliveries_of_a_closed_member_come_again(rig: Rig, topic: str, group: str) -> None:

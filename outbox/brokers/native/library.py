@@ -1,4 +1,6 @@
-"""Finds and loads ``librocketmq`` 2.x and declares the functions that are used (its header ``CProducer.h``).
+"""Finds and loads ``librocketmq`` 2.x and declares the functions that are used.
+
+Headers ``CProducer.h``, ``CPushConsumer.h``, ``CMessage.h``, ``CMessageExt.h``.
 
 The package ``rocketmq`` is never imported: two distributions own that name (``rocketmq-client-python`` and the gRPC
 client ``rocketmq-python-client``), and whichever was installed last has overwritten ``rocketmq/__init__.py``.
@@ -23,6 +25,8 @@ _FILE: Final = "librocketmq.dylib" if sys.platform == "darwin" else "librocketmq
 
 #: Chooses the queue: number of queues, message, our argument.
 QueueSelector = CFUNCTYPE(c_int, c_int, c_void_p, c_void_p)
+#: Takes a message: consumer, message. The answer is ``CConsumeStatus``.
+MessageCallback = CFUNCTYPE(c_int, c_void_p, c_void_p)
 
 
 class SendResult(ctypes.Structure):
@@ -49,6 +53,22 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "SetProducerCompressMsgBodyOverHowmuch": (c_int, c_void_p, c_int),
     "SetProducerLogLevel": (c_int, c_void_p, c_int),
     "SendMessageOrderly": (c_int, c_void_p, c_void_p, QueueSelector, c_void_p, c_int, POINTER(SendResult)),
+    "CreatePushConsumer": (c_void_p, c_char_p),
+    "StartPushConsumer": (c_int, c_void_p),
+    "ShutdownPushConsumer": (c_int, c_void_p),
+    "SetPushConsumerNameServerAddress": (c_int, c_void_p, c_char_p),
+    "SetPushConsumerInstanceName": (c_int, c_void_p, c_char_p),
+    "SetPushConsumerSessionCredentials": (c_int, c_void_p, c_char_p, c_char_p, c_char_p),
+    "SetPushConsumerThreadCount": (c_int, c_void_p, c_int),
+    "SetPushConsumerLogLevel": (c_int, c_void_p, c_int),
+    "SetPushConsumerMessageTrace": (c_int, c_void_p, c_int),
+    "Subscribe": (c_int, c_void_p, c_char_p, c_char_p),
+    "RegisterMessageCallback": (c_int, c_void_p, MessageCallback),
+    "GetMessageTopic": (c_char_p, c_void_p),
+    "GetMessageQueueId": (c_int, c_void_p),
+    "GetMessageReconsumeTimes": (c_int, c_void_p),
+    "GetMessageQueueOffset": (c_longlong, c_void_p),
+    "GetMessageCommitLogOffset": (c_longlong, c_void_p),
 }
 
 
