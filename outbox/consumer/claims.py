@@ -74,36 +74,41 @@ class Earlier:
         return None
 
 
-# One round trip. The try-lock answers at once where the unique index would wait for the other transaction to end; the
-# insert still decides, also against writers that know nothing of the lock. The conflict target is named, or other
-# violations would hide behind it.
-_INSERT_POSTGRESQL = sa.text("""
+# One round trip, for a repeat as well. The try-lock answers at once where the unique index would wait for the other
+# transaction to end; the insert still decides, also against writers that know nothing of the lock. The conflict target
+# is named, or other violations would hide behind it. The row that was there is the statement's snapshot's: one that was
+# committed while the statement ran is missing. In the driver's own words, which spares a third of the time.
+_INSERT_POSTGRESQL = """
     WITH gate AS MATERIALIZED (
-        SELECT pg_try_advisory_xact_lock(:lock) AS mine, set_config('lock_timeout', :lock_timeout, true)
+        SELECT pg_try_advisory_xact_lock(%(lock)s) AS mine, set_config('lock_timeout', %(lock_timeout)s, true)
     ), added AS (
         INSERT INTO outbox_inbox (consumer, key, topic, payload_hash, received_at, done_at)
-        SELECT CAST(:consumer AS text), CAST(:key AS bytea), CAST(:topic AS text), CAST(:payload_hash AS bytea),
+        SELECT %(consumer)s::text, %(key)s::bytea, %(topic)s::text, %(payload_hash)s::bytea,
                statement_timestamp(), statement_timestamp()
         FROM gate WHERE mine
         ON CONFLICT (consumer, key) DO NOTHING
         RETURNING 1
     )
-    SELECT mine, EXISTS (SELECT FROM added) FROM gate
-""")
+    SELECT mine, EXISTS (SELECT FROM added), there.topic, there.payload_hash, there.done_at
+    FROM gate LEFT JOIN outbox_inbox AS there ON there.consumer = %(consumer)s::text AND there.key = %(key)s::bytea
+"""
 
 
-def insert(connection: Connection, claim: Claim, lock_timeout: float) -> Inserted:
+def insert(connection: Connection, claim: Claim, lock_timeout: float) -> Inserted | Earlier:
     """Inserts the row as done: it becomes true together with the handler's effect, or not at all.
 
-    ``lock_timeout`` (seconds) holds for the rest of the transaction on PostgreSQL.
+    ``lock_timeout`` (seconds) holds for the rest of the transaction on PostgreSQL, which also tells the row that was
+    there. psycopg's paramstyle is the only one that PostgreSQL is spoken to in.
     """
     if connection.dialect.name != "postgresql":
         return Inserted.NEW if _insert(connection, claim, {"done_at": utc_now()}) else Inserted.EXISTS
     values = claim.columns() | {"lock": _lock_number(claim), "lock_timeout": f"{int(lock_timeout * 1000)}ms"}
-    mine, added = connection.execute(_INSERT_POSTGRESQL, values).one()
+    mine, added, topic, digest, done_at = connection.exec_driver_sql(_INSERT_POSTGRESQL, values).one()
     if not mine:
         return Inserted.BUSY
-    return Inserted.NEW if added else Inserted.EXISTS
+    if added:
+        return Inserted.NEW
+    return Inserted.EXISTS if topic is None else Earlier(topic, bytes(digest), done_at)
 
 
 def insert_undone(connection: Connection, claim: Claim) -> None:

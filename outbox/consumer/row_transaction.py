@@ -5,7 +5,7 @@ from sqlalchemy.engine import Connection, Engine
 from outbox.columns import MYSQL_FAMILY
 from outbox.consumer import claims
 from outbox.consumer.calling import Handler, call
-from outbox.consumer.claims import Claim, Inserted
+from outbox.consumer.claims import Claim, Earlier, Inserted
 from outbox.consumer.drivers import begun
 from outbox.consumer.failures import outcome_of
 from outbox.consumer.guard import Guard, watch
@@ -50,12 +50,13 @@ class RowTransaction:
             inserted = self._insert(connection, claim)
             if inserted is Inserted.BUSY:
                 return InProgress()
-            if inserted is Inserted.EXISTS and (standing := _standing(connection, claim)) is not None:
+            exists = inserted is not Inserted.NEW
+            if exists and (standing := _standing(connection, claim, inserted)) is not None:
                 return standing
-            self._run(connection, claim, message, handler, locked=inserted is Inserted.EXISTS)
+            self._run(connection, claim, message, handler, locked=exists)
         return Processed()
 
-    def _insert(self, connection: Connection, claim: Claim) -> Inserted:
+    def _insert(self, connection: Connection, claim: Claim) -> Inserted | Earlier:
         return Inserted.EXISTS if self._row_lock else claims.insert(connection, claim, self._lock_timeout)
 
     @staticmethod
@@ -72,9 +73,9 @@ class RowTransaction:
             raise
 
 
-def _standing(connection: Connection, claim: Claim) -> Outcome | None:
+def _standing(connection: Connection, claim: Claim, found: Inserted | Earlier) -> Outcome | None:
     """What the existing row says about the claim; None: its effect is not durable, and we hold its lock now."""
-    row = claims.earlier(connection, claim)
+    row = found if isinstance(found, Earlier) else claims.earlier(connection, claim)
     if row is None:
         return Retry("its inbox row vanished between two statements: it was purged, or written by somebody else")
     if reason := row.contradicts(claim):
