@@ -1,12 +1,13 @@
 """What a dedup strategy gives the contract suite.
 
-To plug a strategy in: write a function that makes its ``StrategyRig`` over an engine, and add it to ``STRATEGIES`` in
-``conftest.py``. Each strategy meets each database: the effects are counted there, whatever store tells repeats.
+To plug a strategy in: write a function that makes its ``StrategyRig``, and add it to ``RIGS``. Each strategy meets each
+database: the effects are counted there, whatever store tells repeats.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -49,6 +50,19 @@ ledger = sa.Table(
 
 def nothing(_message: Message) -> None:
     """A handler's step that does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a rig stands on. Two that are made over the same ones are two processes of one consumer."""
+
+    engine: Engine
+    #: URL of a Redis, asked for by those who need one.
+    redis: Callable[[], str]
+    #: Keeps the keys apart of tests that share the Redis.
+    scope: str = field(default_factory=fresh_token)
+    #: Seconds.
+    lease: float = 60.0
 
 
 class StrategyRig(Protocol):
@@ -140,14 +154,18 @@ def working(step: Step, name: str) -> Callable[[Message, FencedLease], object]:
     return on_paid
 
 
-def inbox_rig(engine: Engine, *, row_lock: bool) -> SqlRig:
+def inbox_rig(on: Surroundings, *, row_lock: bool) -> SqlRig:
     """C1, in either form."""
-    return SqlRig(engine, lambda over, name: Inbox(over, consumer=name, row_lock=row_lock, lock_timeout=20), recording)
+
+    def make(over: Engine, name: str) -> Executing:
+        return Inbox(over, consumer=name, row_lock=row_lock, lock_timeout=20)
+
+    return SqlRig(on.engine, make, recording)
 
 
-def leased_rig(engine: Engine) -> SqlRig:
+def leased_rig(on: Surroundings) -> SqlRig:
     """C3."""
-    return SqlRig(engine, lambda over, name: LeasedInbox(over, consumer=name), working)
+    return SqlRig(on.engine, lambda over, name: LeasedInbox(over, consumer=name, lease=on.lease), working)
 
 
 class AsyncRig(SqlRig):
@@ -155,8 +173,8 @@ class AsyncRig(SqlRig):
 
     _DRIVERS: ClassVar = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine, lambda over, name: Inbox(self.asynchronous(over), consumer=name), self._awaited)
+    def __init__(self, on: Surroundings) -> None:
+        super().__init__(on.engine, lambda over, name: Inbox(self.asynchronous(over), consumer=name), self._awaited)
 
     def asynchronous(self, engine: Engine) -> AsyncEngine:
         """Each consumer has an engine of its own, since it has a loop of its own."""
@@ -178,10 +196,13 @@ class RedisRig(SqlRig):
 
     transactional = False
 
-    def __init__(self, engine: Engine, url: str) -> None:
-        self._url = url
-        self._scope = fresh_token()
-        super().__init__(engine, lambda _, name: RedisInbox(self._url, consumer=self._scope + name), self._outside)
+    def __init__(self, on: Surroundings) -> None:
+        self._url = on.redis()
+
+        def make(_: Engine, name: str) -> Executing:
+            return RedisInbox(self._url, consumer=on.scope + name, lease=on.lease)
+
+        super().__init__(on.engine, make, self._outside)
 
     def away(self) -> Executing:
         """Over a port that nobody listens on."""
@@ -198,23 +219,25 @@ class RedisRig(SqlRig):
         return on_paid
 
 
-def cached_rig(engine: Engine, url: str, *, leased: bool = False) -> SqlRig:
-    """C5 over C1 or C3; each test has an epoch of its own, since tests share the server."""
-    epoch = fresh_token()
-    kind: type[Inbox | LeasedInbox] = LeasedInbox if leased else Inbox
-    return SqlRig(
-        engine,
-        lambda over, name: CachedInbox(kind(over, consumer=name, lock_timeout=20), url, epoch=epoch),
-        working if leased else recording,
-    )
+def cached_rig(on: Surroundings, *, leased: bool = False) -> SqlRig:
+    """C5 over C1 or C3."""
+    url = on.redis()
+
+    def make(over: Engine, name: str) -> Executing:
+        inner: Executing = Inbox(over, consumer=name, lock_timeout=20)
+        if leased:
+            inner = LeasedInbox(over, consumer=name, lease=on.lease, lock_timeout=20)
+        return CachedInbox(inner, url, epoch=on.scope)
+
+    return SqlRig(on.engine, make, working if leased else recording)
 
 
-def memory_rig(engine: Engine) -> SqlRig:
+def memory_rig(on: Surroundings) -> SqlRig:
     """C7 over C1."""
-    return SqlRig(engine, lambda over, name: MemoryInbox(Inbox(over, consumer=name, lock_timeout=20)), recording)
+    return SqlRig(on.engine, lambda over, name: MemoryInbox(Inbox(over, consumer=name, lock_timeout=20)), recording)
 
 
-def batch_rig(engine: Engine) -> SqlRig:
+def batch_rig(on: Surroundings) -> SqlRig:
     """C6, one message at a time."""
 
     def handler(step: Step, name: str) -> Callable[[Sequence[Message], Session], object]:
@@ -225,9 +248,24 @@ def batch_rig(engine: Engine) -> SqlRig:
 
         return on_paid
 
-    return SqlRig(engine, lambda over, name: BatchInbox(over, consumer=name, lock_timeout=20), handler)
+    return SqlRig(on.engine, lambda over, name: BatchInbox(over, consumer=name, lock_timeout=20), handler)
 
 
-def business_rig(engine: Engine) -> SqlRig:
+def business_rig(on: Surroundings) -> SqlRig:
     """C4."""
-    return SqlRig(engine, lambda over, name: BusinessConsumer(over, consumer=name), entering)
+    return SqlRig(on.engine, lambda over, name: BusinessConsumer(over, consumer=name), entering)
+
+
+#: By the name that a test's id shows.
+RIGS: Final[dict[str, Callable[[Surroundings], StrategyRig]]] = {
+    "inbox": lambda on: inbox_rig(on, row_lock=False),
+    "row_lock": lambda on: inbox_rig(on, row_lock=True),
+    "asynchronous": AsyncRig,
+    "redis": RedisRig,
+    "leased": leased_rig,
+    "business": business_rig,
+    "cached": cached_rig,
+    "cached_leased": lambda on: cached_rig(on, leased=True),
+    "batch": batch_rig,
+    "memory": memory_rig,
+}
