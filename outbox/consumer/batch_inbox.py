@@ -3,23 +3,22 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Unpack
 
 from sqlalchemy.engine import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from outbox.brokers.source import Delivery
-from outbox.columns import MYSQL_FAMILY
-from outbox.consumer import retention
 from outbox.consumer.batch_claims import insert_all
 from outbox.consumer.calling import call
 from outbox.consumer.claims import Claim
 from outbox.consumer.drivers import opened
 from outbox.consumer.failures import outcome_of
-from outbox.consumer.guard import Guard, watch
+from outbox.consumer.guard import Guard
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, Outcome, Park, Processed, Retry
-from outbox.consumer.sql_consumer import SqlConsumer
+from outbox.consumer.sql_consumer import Options, SqlConsumer
 from outbox.errors import SettingsError
 
 Handler = Callable[[Sequence[Message], Session], object]
@@ -45,34 +44,11 @@ class BatchInbox(SqlConsumer):
     it, so that it alone fails; a duplicate among them is acknowledged by itself. ``batch`` is how many at most.
     """
 
-    def __init__(
-        self,
-        database: Engine | AsyncEngine | str,
-        *,
-        consumer: str,
-        group: str | None = None,
-        batch: int = 100,
-        retention: float = retention.RETENTION,
-        lock_timeout: float = 5.0,
-        statement_timeout: float = 60.0,
-        pool_size: int = 8,
-    ) -> None:
-        super().__init__(
-            database,
-            consumer,
-            group=group,
-            retention=retention,
-            lock_timeout=lock_timeout,
-            statement_timeout=statement_timeout,
-            pool_size=pool_size,
-        )
+    def __init__(self, database: Engine | AsyncEngine | str, *, batch: int = 100, **options: Unpack[Options]) -> None:
+        super().__init__(database, **options)
         if not 1 <= batch <= _MOST:
             raise SettingsError(f"batch: {batch} must be 1 to {_MOST}, which one statement can name")
         self.batch = batch
-        self._lock_timeout = lock_timeout
-        level = {"isolation_level": "READ COMMITTED"} if self._engine.dialect.name in MYSQL_FAMILY else {}
-        self._leveled = self._engine.execution_options(**level)
-        watch(self._leveled)
 
     def process_batch(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
         """One outcome for each delivery, in order; never raises for what handlers or store do."""
@@ -107,7 +83,7 @@ class BatchInbox(SqlConsumer):
         return self._bisected(items[:middle]) | self._bisected(items[middle:])
 
     def _transaction(self, items: Sequence[_Item]) -> dict[int, Outcome]:
-        with opened(self._leveled, self._lock_timeout) as connection:
+        with opened(self._guarded, self._lock_timeout) as connection:
             sorted_out = insert_all(connection, [item.claim for item in items])
             known = {item.place: sorted_out.outcome_of(item.claim) for item in items}
             new = [item for item in items if known[item.place] is None]

@@ -1,19 +1,19 @@
 """``BusinessConsumer`` (C4): the business statement itself tells repeats; no row is kept beside it."""
 
 import math
+from typing import Unpack
 
 from sqlalchemy.engine import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outbox.columns import MYSQL_FAMILY
 from outbox.consumer.calling import Handler, call
 from outbox.consumer.drivers import opened
 from outbox.consumer.errors import HandlerFailed
 from outbox.consumer.failures import outcome_of
-from outbox.consumer.guard import Guard, watch
+from outbox.consumer.guard import Guard
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, Outcome, Park, Processed, Retry
-from outbox.consumer.sql_consumer import SqlConsumer
+from outbox.consumer.sql_consumer import Options, SqlConsumer
 
 
 class BusinessConsumer(SqlConsumer):
@@ -24,29 +24,9 @@ class BusinessConsumer(SqlConsumer):
     once. Nothing is remembered beside the business rows, so nothing has to be forgotten.
     """
 
-    def __init__(
-        self,
-        database: Engine | AsyncEngine | str,
-        *,
-        consumer: str,
-        group: str | None = None,
-        lock_timeout: float = 5.0,
-        statement_timeout: float = 60.0,
-        pool_size: int = 8,
-    ) -> None:
-        super().__init__(
-            database,
-            consumer,
-            group=group,
-            retention=math.inf,
-            lock_timeout=lock_timeout,
-            statement_timeout=statement_timeout,
-            pool_size=pool_size,
-        )
-        self._lock_timeout = lock_timeout
-        level = {"isolation_level": "READ COMMITTED"} if self._engine.dialect.name in MYSQL_FAMILY else {}
-        self._watched = self._engine.execution_options(**level)
-        watch(self._watched)
+    def __init__(self, database: Engine | AsyncEngine | str, **options: Unpack[Options]) -> None:
+        options["retention"] = math.inf
+        super().__init__(database, **options)
 
     def _execute(self, message: Message, handler: Handler) -> Outcome:
         try:
@@ -55,7 +35,7 @@ class BusinessConsumer(SqlConsumer):
             return outcome_of(error)
 
     def _transaction(self, message: Message, handler: Handler) -> Outcome:
-        with opened(self._watched, self._lock_timeout) as connection:
+        with opened(self._guarded, self._lock_timeout) as connection:
             guard = Guard(connection)
             try:
                 outcome = _outcome(call(lambda: handler(message, guard.session), guard.saw))

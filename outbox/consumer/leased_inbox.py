@@ -2,24 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Unpack
 
 from sqlalchemy.engine import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outbox.columns import MYSQL_FAMILY
-from outbox.consumer import retention, state_table
+from outbox.consumer import state_table
 from outbox.consumer.bridge import Bridge
 from outbox.consumer.calling import call
 from outbox.consumer.claims import Claim
 from outbox.consumer.drivers import opened
 from outbox.consumer.errors import HandlerFailed
-from outbox.consumer.guard import Guard, watch
+from outbox.consumer.guard import Guard
 from outbox.consumer.leased import LeasedExecution
 from outbox.consumer.leases import Lease
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Outcome
-from outbox.consumer.sql_consumer import SqlConsumer
+from outbox.consumer.sql_consumer import Options, SqlConsumer
 from outbox.consumer.state_table import StateTable
 
 
@@ -99,38 +99,16 @@ class LeasedInbox(SqlConsumer):
     """
 
     def __init__(
-        self,
-        database: Engine | AsyncEngine | str,
-        *,
-        consumer: str,
-        group: str | None = None,
-        lease: float = 60.0,
-        retention: float = retention.RETENTION,
-        lock_timeout: float = 5.0,
-        statement_timeout: float = 60.0,
-        pool_size: int = 8,
+        self, database: Engine | AsyncEngine | str, *, lease: float = 60.0, **options: Unpack[Options]
     ) -> None:
-        super().__init__(
-            database,
-            consumer,
-            group=group,
-            retention=retention,
-            lock_timeout=lock_timeout,
-            statement_timeout=statement_timeout,
-            pool_size=pool_size,
-        )
-        # READ COMMITTED: under REPEATABLE READ the read after a lost claim might not see the winner's row.
-        level = {"isolation_level": "READ COMMITTED"} if self._engine.dialect.name in MYSQL_FAMILY else {}
-        self._leveled = self._engine.execution_options(**level)
-        self._lock_timeout = lock_timeout
-        self._execution = LeasedExecution(_Table(self._leveled, self._bridge), lease)
-        watch(self._leveled)
+        super().__init__(database, **options)
+        self._execution = LeasedExecution(_Table(self._guarded, self._bridge), lease)
 
     def _execute(self, message: Message, handler: Handler) -> Outcome:
         claim = Claim.of(self.consumer, message)
 
         def work(lease: Lease) -> None:
-            fenced = FencedLease(self._leveled, claim, lease, self._lock_timeout)
+            fenced = FencedLease(self._guarded, claim, lease, self._lock_timeout)
             call(lambda: handler(message, fenced), fenced.saw)
             if not fenced.finished:
                 with fenced.transaction():

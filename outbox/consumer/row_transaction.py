@@ -2,13 +2,12 @@
 
 from sqlalchemy.engine import Connection, Engine
 
-from outbox.columns import MYSQL_FAMILY
 from outbox.consumer import claims
 from outbox.consumer.calling import Handler, call
 from outbox.consumer.claims import Claim, Earlier, Inserted
 from outbox.consumer.drivers import begun
 from outbox.consumer.failures import outcome_of
-from outbox.consumer.guard import Guard, watch
+from outbox.consumer.guard import Guard
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, InProgress, Outcome, Park, Processed, Retry
 
@@ -22,13 +21,10 @@ class RowTransaction:
     """
 
     def __init__(self, engine: Engine, consumer: str, *, lock_timeout: float, row_lock: bool) -> None:
-        # READ COMMITTED: under REPEATABLE READ the read after a duplicate might not see its row.
-        level = {"isolation_level": "READ COMMITTED"} if engine.dialect.name in MYSQL_FAMILY else {}
-        self._engine = engine.execution_options(**level)
+        self._engine = engine
         self._consumer = consumer
         self._lock_timeout = lock_timeout
         self._row_lock = row_lock
-        watch(self._engine)
 
     def execute(self, message: Message, handler: Handler) -> Outcome:
         """Claims the message's key, runs the handler and commits; says what became of it and never raises for it."""

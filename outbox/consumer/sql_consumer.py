@@ -2,16 +2,18 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from sqlalchemy.engine import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outbox import migrate
 from outbox.brokers.source import Delivery
+from outbox.columns import MYSQL_FAMILY
 from outbox.consumer import claims, parking, retention
 from outbox.consumer.bridge import Bridge, Direct, OnLoop
 from outbox.consumer.consumer import Consumer
+from outbox.consumer.guard import watch
 from outbox.consumer.keys import stored_key
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, Filtered, Outcome, Processed
@@ -19,28 +21,42 @@ from outbox.errors import SettingsError
 from outbox.store.database import Database
 
 
+class Options(TypedDict, total=False):
+    """What every strategy over SQL can be told; times in seconds."""
+
+    #: The logical name under which effects are remembered: keep it when the broker's group changes.
+    consumer: Required[str]
+    #: The broker's consumer group; ``outbox-<consumer>`` by default.
+    group: str | None
+    #: How long effects are remembered (7 days); a message that was sent before that is parked.
+    retention: float
+    #: Of an engine that is made from a URL (5, 60, 8 connections); one that is passed in keeps its own, except for
+    #: PostgreSQL's lock time-out.
+    lock_timeout: float
+    statement_timeout: float
+    pool_size: int
+
+
 class SqlConsumer(Consumer):
     """A consumer over the business database: its engine, which stays the caller's to dispose of, or its URL.
 
     With an ``AsyncEngine`` handlers may be coroutines: ``async def on_paid(message, session)``, with an
     ``AsyncSession``. They run on an event loop of the consumer's own, so the engine must not be shared with another.
-
-    ``lock_timeout`` and ``statement_timeout`` (seconds) and ``pool_size`` are for an engine made from a URL; one that
-    is passed in keeps its own.
     """
 
     def __init__(
         self,
         database: Engine | AsyncEngine | str,
-        consumer: str,
         *,
-        group: str | None,
-        retention: float,
+        consumer: str,
+        group: str | None = None,
+        retention: float = retention.RETENTION,
         lock_timeout: float = 5.0,
         statement_timeout: float = 60.0,
         pool_size: int = 8,
     ) -> None:
         super().__init__(consumer, group=group, retention=retention)
+        self._lock_timeout = lock_timeout
         self._own: Database | None = None
         self._bridge: Bridge = OnLoop() if isinstance(database, AsyncEngine) else Direct()
         if isinstance(database, Engine):
@@ -52,6 +68,11 @@ class SqlConsumer(Consumer):
                 database, pool_size=pool_size, lock_timeout=lock_timeout, statement_timeout=statement_timeout
             )
             self._engine = self._own.engine
+        # READ COMMITTED: under REPEATABLE READ a read after a lost claim might not see the winner's row.
+        level = {"isolation_level": "READ COMMITTED"} if self._engine.dialect.name in MYSQL_FAMILY else {}
+        #: For what handlers do: watched by the guard.
+        self._guarded = self._engine.execution_options(**level)
+        watch(self._guarded)
 
     def execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:
         """Runs the handler once per key, as the strategy promises."""
