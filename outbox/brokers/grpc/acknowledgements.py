@@ -38,8 +38,7 @@ class Acknowledgements:
         """AckMessage; False without a request once the delivery has expired."""
         request = self._about(AckMessageRequest(), delivery)
         request.entries.add(message_id=delivery.unique_id, receipt_handle=receipt_of(delivery)[1])
-        answer = self._ask(delivery, "AckMessage", request)
-        return answer is not None and all(entry.status.code == Code.OK for entry in answer.entries)
+        return self._ask(delivery, "AckMessage", request) is not None
 
     def change(self, delivery: Delivery, invisible: float) -> str | None:
         """ChangeInvisibleDuration; the receipt that replaces the old one.
@@ -80,9 +79,8 @@ class Acknowledgements:
         except (Unreachable, AioRpcError, TimeoutError, CancelledError) as problem:
             log.warning("%s of topic %s: %s: %s", delivery.unique_id, delivery.topic, method, _words(problem))
             return None
-        if answer.status.code != Code.OK:
-            said = f"code {answer.status.code}: {answer.status.message}"
-            log.warning("%s of topic %s: %s: %s", delivery.unique_id, delivery.topic, method, said)
+        if refusal := _refusal(answer):
+            log.warning("%s of topic %s: %s: %s", delivery.unique_id, delivery.topic, method, refusal)
             return None
         return answer if monotonic() < delivery.invisible_until else None
 
@@ -91,6 +89,14 @@ class Acknowledgements:
         await channel.ready(until)
         call = getattr(channel.stub, method)
         return await call(request, metadata=self._channels.metadata(), timeout=max(0.0, until - monotonic()))
+
+
+def _refusal(answer: Any) -> str:
+    """Why the answer, or an entry of it, is no; "": it is yes."""
+    for status in (answer.status, *(entry.status for entry in getattr(answer, "entries", ()))):
+        if status.code != Code.OK:
+            return f"code {status.code}: {status.message}"
+    return ""
 
 
 def _words(problem: BaseException) -> str:

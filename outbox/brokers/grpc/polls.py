@@ -62,7 +62,9 @@ class Polls:
         self._ready: deque[Delivery] = deque()
         self._polls: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._resting: dict[tuple[str, str], float] = {}
+        self._troubles: dict[tuple[str, str], str] = {}
         self._looking: set[str] = set()
+        self._closed = False
         #: Set when a poll has ended.
         self.arrived = threading.Event()
 
@@ -83,6 +85,7 @@ class Polls:
 
     async def close(self) -> None:
         """Cancels what is in flight: what a proxy has for us then comes again after a second."""
+        self._closed = True
         polls = list(self._polls.values())
         for poll in polls:
             poll.cancel()
@@ -103,34 +106,39 @@ class Polls:
         return free and self._registration.holds(topic, endpoints)
 
     async def _brokers(self, topic: str) -> Mapping[str, Any]:
-        """The endpoints by broker; none while the topic has no route, which the registration tells."""
+        """The endpoints by broker; none while the topic has no route."""
         if self._resting.get((topic, ""), 0.0) > monotonic():
             return {}
         try:
-            return (await self._routes.route(topic, monotonic() + _GRACE)).brokers
+            brokers = (await self._routes.route(topic, monotonic() + _GRACE)).brokers
         except (Unreachable, NoRoute, AioRpcError) as problem:
-            self._resting[topic, ""] = monotonic() + _REST
-            log.debug("topic %s: no route: %s", topic, problem)
+            self._tell(topic, "", _words(problem))
             return {}
+        self._tell(topic, "", "")
+        return brokers
 
     async def _poll(self, topic: str, broker: str, endpoints: Any, limit: int) -> None:
         try:
-            reason = await self._receive(topic, broker, endpoints, limit)
-        except Unreachable as problem:
-            reason = str(problem)
-        except AioRpcError as error:
-            reason = f"{error.code().name}: {error.details()}"
+            trouble = await self._receive(topic, broker, endpoints, limit)
+        except (Unreachable, AioRpcError) as problem:
+            trouble = _words(problem)
         except asyncio.CancelledError:
-            reason = "the connection was closed"  # by ``Channels.drop`` or ``close``: gRPC's way to say so
+            trouble = "the connection was closed"  # by ``Channels.drop`` or ``close``: gRPC's way to say so
         except Exception as problem:
             log.exception("a poll failed unexpectedly")
-            reason = repr(problem)
+            trouble = repr(problem)
         finally:
             del self._polls[topic, broker]
             self.arrived.set()
-        if reason:
-            log.warning("nothing is received from topic %s at broker %s: %s", topic, broker, reason)
+        self._tell(topic, broker, trouble)
+
+    def _tell(self, topic: str, broker: str, trouble: str) -> None:
+        """Lets a topic (at a broker) rest that is in trouble; says what is wrong when it changes, not once a second."""
+        if trouble and not self._closed:
             self._resting[topic, broker] = monotonic() + _REST
+            if self._troubles.get((topic, broker)) != trouble:
+                log.warning("nothing is received from topic %s at broker %s: %s", topic, broker or "any", trouble)
+        self._troubles[topic, broker] = trouble
 
     async def _receive(self, topic: str, broker: str, endpoints: Any, limit: int) -> str:
         """One poll; why it was refused, or "". The invisible time counts from the moment before it was asked for."""
@@ -174,3 +182,7 @@ class Polls:
         request.invisible_duration.FromMilliseconds(int(self._invisible * 1000))
         request.long_polling_timeout.FromMilliseconds(int(poll * 1000))
         return request
+
+
+def _words(problem: Exception) -> str:
+    return f"{problem.code().name}: {problem.details()}" if isinstance(problem, AioRpcError) else str(problem)

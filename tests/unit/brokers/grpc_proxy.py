@@ -37,6 +37,22 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
         self.on_end: Method = lambda *_: service_pb2.EndTransactionResponse(status=status(Code.OK))
         self.on_route: Method = lambda request, _: self.route(request, MessageType.TRANSACTION)
         self.on_heartbeat: Method = lambda *_: service_pb2.HeartbeatResponse(status=status(Code.OK))
+        #: What each ReceiveMessage is answered with; none: it waits until its client ends it.
+        self.deliveries: queue.Queue[list[Any]] = queue.Queue()
+        self.on_receive: Callable[[Any, grpc.ServicerContext], Iterator[Any]] = lambda _, context: self._poll(context)
+        self.on_ack: Method = lambda *_: service_pb2.AckMessageResponse(status=status(Code.OK))
+        self.on_change: Method = lambda *_: service_pb2.ChangeInvisibleDurationResponse(
+            status=status(Code.OK), receipt_handle="renewed"
+        )
+        self.on_bury: Method = lambda *_: service_pb2.ForwardMessageToDeadLetterQueueResponse(status=status(Code.OK))
+        self.received: list[Any] = []
+        self.acknowledged: list[Any] = []
+        self.changed: list[Any] = []
+        self.buried: list[Any] = []
+        #: The settings, heartbeats and farewells that came in.
+        self.settings: list[Any] = []
+        self.beats: list[Any] = []
+        self.farewells: list[Any] = []
         self._streams: list[queue.Queue[Any]] = []
         self._start()
 
@@ -88,6 +104,7 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
         found = answer.message_queues.add()
         found.permission = Permission.READ_WRITE
         found.accept_message_types.extend(types)
+        found.broker.name = "broker-a"
         found.broker.endpoints.scheme = 1  # AddressScheme.IPv4
         address = found.broker.endpoints.addresses.add()
         address.host, address.port = "127.0.0.1", self.port
@@ -112,12 +129,42 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
 
     def Heartbeat(self, request: HeartbeatRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Still there."""
+        self.beats.append(request)
         return self.on_heartbeat(request, context)
 
     def NotifyClientTermination(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Gone."""
         self.left += 1
+        self.farewells.append(request)
         return service_pb2.NotifyClientTerminationResponse(status=status(Code.OK))
+
+    def ReceiveMessage(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+        """Delivers."""
+        self.received.append(request)
+        yield from self.on_receive(request, context)
+
+    def AckMessage(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        """Takes a message off."""
+        self.acknowledged.append(request)
+        return self.on_ack(request, context)
+
+    def ChangeInvisibleDuration(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        """Renews a delivery, or gives it back."""
+        self.changed.append(request)
+        return self.on_change(request, context)
+
+    def ForwardMessageToDeadLetterQueue(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        """Buries a message."""
+        self.buried.append(request)
+        return self.on_bury(request, context)
+
+    def _poll(self, context: grpc.ServicerContext) -> Iterator[Any]:
+        while context.is_active():
+            try:
+                yield from self.deliveries.get(timeout=0.05)
+            except queue.Empty:
+                continue
+            return
 
     def Telemetry(self, commands: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
         """Repeats settings as the proxy does, and passes checks on."""
@@ -130,6 +177,7 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
     def _hear(self, commands: Iterator[Any], outgoing: "queue.Queue[Any]") -> None:
         try:
             for command in commands:
+                self.settings.append(command.settings)
                 self.told.append(tuple(topic.name for topic in command.settings.publishing.topics))
                 outgoing.put(TelemetryCommand(status=status(Code.OK), settings=command.settings))
         except grpc.RpcError:
