@@ -74,10 +74,10 @@ class Earlier:
         return None
 
 
-# One round trip, for a repeat as well. The try-lock answers at once where the unique index would wait for the other
-# transaction to end; the insert still decides, also against writers that know nothing of the lock. The conflict target
-# is named, or other violations would hide behind it. The row that was there is the statement's snapshot's: one that was
-# committed while the statement ran is missing. In the driver's own words, which spares a third of the time.
+# One round trip. The try-lock answers at once where the unique index would wait for the other transaction to end; the
+# insert still decides, also against writers that know nothing of the lock. The conflict target is named, or other
+# violations would hide behind it. (A join with the row that was there would spare repeats a statement, and cost each
+# new message half a millisecond of planning.)
 _INSERT_POSTGRESQL = """
     WITH gate AS MATERIALIZED (
         SELECT pg_try_advisory_xact_lock(%(lock)s) AS mine, set_config('lock_timeout', %(lock_timeout)s, true)
@@ -89,26 +89,35 @@ _INSERT_POSTGRESQL = """
         ON CONFLICT (consumer, key) DO NOTHING
         RETURNING 1
     )
-    SELECT mine, EXISTS (SELECT FROM added), there.topic, there.payload_hash, there.done_at
-    FROM gate LEFT JOIN outbox_inbox AS there ON there.consumer = %(consumer)s::text AND there.key = %(key)s::bytea
+    SELECT mine, EXISTS (SELECT FROM added) FROM gate
 """
+_EARLIER_POSTGRESQL = (
+    "SELECT topic, payload_hash, done_at FROM outbox_inbox WHERE consumer = %(consumer)s AND key = %(key)s"
+)
 
 
-def insert(connection: Connection, claim: Claim, lock_timeout: float) -> Inserted | Earlier:
+def insert(connection: Connection, claim: Claim, lock_timeout: float) -> Inserted:
     """Inserts the row as done: it becomes true together with the handler's effect, or not at all.
 
-    ``lock_timeout`` (seconds) holds for the rest of the transaction on PostgreSQL, which also tells the row that was
-    there. psycopg's paramstyle is the only one that PostgreSQL is spoken to in.
+    ``lock_timeout`` (seconds) holds for the rest of the transaction on PostgreSQL.
     """
     if connection.dialect.name != "postgresql":
         return Inserted.NEW if _insert(connection, claim, {"done_at": utc_now()}) else Inserted.EXISTS
     values = claim.columns() | {"lock": _lock_number(claim), "lock_timeout": f"{int(lock_timeout * 1000)}ms"}
-    mine, added, topic, digest, done_at = connection.exec_driver_sql(_INSERT_POSTGRESQL, values).one()
+    mine, added = _fetched(connection, _INSERT_POSTGRESQL, values)
     if not mine:
         return Inserted.BUSY
-    if added:
-        return Inserted.NEW
-    return Inserted.EXISTS if topic is None else Earlier(topic, bytes(digest), done_at)
+    return Inserted.NEW if added else Inserted.EXISTS
+
+
+def _fetched(connection: Connection, statement: str, values: dict[str, Any]) -> Any:
+    """The one row of a statement, by the driver's own cursor, which spares each message half the time."""
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(statement, values)
+        return cursor.fetchone()
+    finally:
+        cursor.close()
 
 
 def insert_undone(connection: Connection, claim: Claim) -> None:
@@ -119,7 +128,10 @@ def insert_undone(connection: Connection, claim: Claim) -> None:
 
 def earlier(connection: Connection, claim: Claim) -> Earlier | None:
     """The committed row of the key."""
-    return _row(connection, _select(claim))
+    if connection.dialect.name != "postgresql":
+        return _row(connection, _select(claim))
+    row = _fetched(connection, _EARLIER_POSTGRESQL, {"consumer": claim.consumer, "key": claim.key})
+    return None if row is None else Earlier(row[0], bytes(row[1]), row[2])
 
 
 def locked(connection: Connection, claim: Claim) -> Earlier | None:

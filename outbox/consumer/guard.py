@@ -50,8 +50,9 @@ class Guard:
     def settle(self) -> None:
         """Writes what the session holds; raises unless the transaction is whole."""
         self.check()
-        self.session.flush()
-        self.check()
+        if self.session.new or self.session.dirty or self.session.deleted:
+            self.session.flush()
+            self.check()
 
     def commit(self) -> None:
         """Commits; an exception from here leaves it unknown whether the effect is durable."""
@@ -79,15 +80,19 @@ class Guard:
             raise TransactionBroken(f"the handler ended its session's transaction; {_REMEDY}")
         if self._connection.get_transaction() is not self._transaction:
             raise TransactionBroken(f"the handler ended the connection's transaction; {_REMEDY}")
-        self.check_ending()
-        if transaction_state(self._connection) is TransactionState.ABORTED:
+        state = transaction_state(self._connection)
+        self._check_ending(state)
+        if state is TransactionState.ABORTED:
             raise TransactionBroken(
                 "the handler swallowed a database error that had aborted the transaction; let it rise"
             )
 
     def check_ending(self) -> None:
         """Raises if the inbox row may be durable already without all that belongs to it."""
-        self._look()
+        self._check_ending(None if self._connection.invalidated else transaction_state(self._connection))
+
+    def _check_ending(self, state: TransactionState | None) -> None:
+        self._look(state)
         if self._ended_unseen:
             raise CommittedEarly(
                 f"the transaction was ended behind the inbox's back, what it had written may be durable; {_REMEDY}"
@@ -111,13 +116,13 @@ class Guard:
         if _ENDS.match(statement) or (on_mysql and _ENDS_ON_MYSQL.match(statement)):
             self._refuse(f"the handler's statement {statement.split()[0]} ends the transaction")
 
-    def _look(self) -> None:
+    def _look(self, state: TransactionState | None) -> None:
         """Notices that the transaction ended unseen: by a procedure on MySQL, or on the driver's own connection."""
         if self._committing or self._connection.get_transaction() is not self._transaction:
             return
         if self._connection.invalidated or (self._last_error and self._connection.dialect.name == "sqlite"):
             return  # ended by an error: nothing was kept
-        if transaction_state(self._connection) is TransactionState.NONE:
+        if state is TransactionState.NONE:
             self._ended_unseen = True
 
     def failed(self, error: BaseException | None, *, disconnected: bool) -> None:

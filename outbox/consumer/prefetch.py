@@ -15,41 +15,45 @@ class Prefetch:
         self._waiting: deque[Held] = deque()
         self._bytes = 0
         self._closed = False
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        # Two conditions, so that each change wakes those alone who wait for it, not a whole pool of workers.
+        self._filled = threading.Condition(lock)
+        self._drained = threading.Condition(lock)
 
     def room(self, timeout: float) -> int:
         """How many more may come, waiting up to ``timeout`` seconds for the first; 0: none, or closed.
 
         A batch may overshoot the bytes, since nobody knows sizes before reception; the next one waits for it.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._room() > 0, timeout)
+        with self._drained:
+            self._drained.wait_for(lambda: self._closed or self._room() > 0, timeout)
             return 0 if self._closed else self._room()
 
     def put(self, held: list[Held]) -> None:
         """Adds what was received."""
-        with self._changed:
+        with self._filled:
             self._waiting.extend(held)
             self._bytes += sum(len(each.delivery.body) for each in held)
-            self._changed.notify_all()
+            self._filled.notify(len(held))
 
     def take(self, most: int = 1) -> list[Held]:
         """The oldest ones that are there, up to ``most``, waiting for the first; none: closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or bool(self._waiting))
+        with self._filled:
+            self._filled.wait_for(lambda: self._closed or bool(self._waiting))
             if self._closed:
                 return []
             taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
             self._bytes -= sum(len(each.delivery.body) for each in taken)
-            self._changed.notify_all()
+            self._drained.notify()
             return taken
 
     def close(self) -> list[Held]:
         """Wakes everybody for good; what was waiting."""
-        with self._changed:
+        with self._filled:
             self._closed = True
             rest, self._waiting = list(self._waiting), deque()
-            self._changed.notify_all()
+            self._filled.notify_all()
+            self._drained.notify_all()
             return rest
 
     def _room(self) -> int:

@@ -4,7 +4,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from outbox.consumer import claims
 from outbox.consumer.calling import Handler, call
-from outbox.consumer.claims import Claim, Earlier, Inserted
+from outbox.consumer.claims import Claim, Inserted
 from outbox.consumer.drivers import begun
 from outbox.consumer.failures import outcome_of
 from outbox.consumer.guard import Guard
@@ -46,13 +46,12 @@ class RowTransaction:
             inserted = self._insert(connection, claim)
             if inserted is Inserted.BUSY:
                 return InProgress()
-            exists = inserted is not Inserted.NEW
-            if exists and (standing := _standing(connection, claim, inserted)) is not None:
+            if inserted is Inserted.EXISTS and (standing := _standing(connection, claim)) is not None:
                 return standing
-            self._run(connection, claim, message, handler, locked=exists)
+            self._run(connection, claim, message, handler, locked=inserted is Inserted.EXISTS)
         return Processed()
 
-    def _insert(self, connection: Connection, claim: Claim) -> Inserted | Earlier:
+    def _insert(self, connection: Connection, claim: Claim) -> Inserted:
         return Inserted.EXISTS if self._row_lock else claims.insert(connection, claim, self._lock_timeout)
 
     @staticmethod
@@ -69,9 +68,9 @@ class RowTransaction:
             raise
 
 
-def _standing(connection: Connection, claim: Claim, found: Inserted | Earlier) -> Outcome | None:
+def _standing(connection: Connection, claim: Claim) -> Outcome | None:
     """What the existing row says about the claim; None: its effect is not durable, and we hold its lock now."""
-    row = found if isinstance(found, Earlier) else claims.earlier(connection, claim)
+    row = claims.earlier(connection, claim)
     if row is None:
         return Retry("its inbox row vanished between two statements: it was purged, or written by somebody else")
     if reason := row.contradicts(claim):
