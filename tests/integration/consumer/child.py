@@ -3,7 +3,7 @@
 ``child.py race URL KEYS FAILS`` waits for a line, then processes the keys in order and prints each outcome; the first
 FAILS handler calls in this process fail after their effect. ``child.py crash URL POINT`` processes the key "k" and
 stops at POINT, saying so, until it is killed. ``child.py lease URL SECONDS`` claims the key "k" under a lease and stops
-inside its handler.
+inside its handler. ``child.py hold URL BROKER_URL GROUP TOPIC`` consumes the topic and stops in every handler.
 """
 
 import sys
@@ -16,9 +16,14 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from outbox.consumer import Inbox, LeasedInbox, Message, Runner, RunnerSettings
+from outbox.settings import load
 from outbox.store.database import Database
+from outbox.wiring import open_source
 from tests.integration.consumer.shop import record, shop
 from tests.unit.consumer.fakes import FakeSource, delivery
+
+#: Seconds for which ``hold`` keeps a message invisible between two renewals.
+HELD = 3.0
 
 
 def say(text: str) -> None:
@@ -85,11 +90,25 @@ def lease(url: str, seconds: str) -> None:
     inbox.process(delivery(keys=("k",), body=b"same"))
 
 
+def hold(url: str, broker_url: str, group: str, topic: str) -> None:
+    """Prints the key of each message that it holds."""
+    inbox = Inbox(url, consumer="stock")
+
+    @inbox.handler(topic=topic)
+    def step(message: Message, _: Session) -> None:
+        say(message.key)
+        time.sleep(3600)
+
+    settings = load(broker_url=broker_url, origin="orders", invisible=HELD)
+    source = open_source(settings, [topic], group)
+    Runner(source, inbox, RunnerSettings(threads=2, invisible=HELD, receive_wait=0.2)).run(threading.Event())
+
+
 def _stop_after_claim(_connection: sa.Connection, _cursor: object, statement: str, *_: object) -> None:
     if "outbox_inbox" in statement:
         stop_here()
 
 
 if __name__ == "__main__":
-    commands: dict[str, Callable[..., None]] = {"race": race, "crash": crash, "lease": lease}
+    commands: dict[str, Callable[..., None]] = {"race": race, "crash": crash, "lease": lease, "hold": hold}
     commands[sys.argv[1]](*sys.argv[2:])

@@ -10,10 +10,12 @@ import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from outbox.brokers.base import Sent
 from outbox.brokers.source import Delivery, Source
 from outbox.consumer import Message, Permanent, RunnerSettings, run
 from outbox.store.database import Database
 from tests.contracts.conftest import *  # noqa: F403 -- the rigs' fixtures
+from tests.contracts.conftest import TRANSPORTS
 from tests.contracts.rig import Rig, eventually, message
 from tests.integration.consumer.shop import Step, keys_done, metadata, reasons, record, shop
 
@@ -52,6 +54,13 @@ class Watched:
 
     def close(self) -> None:
         self.source.close()
+
+
+@pytest.fixture(params=[name for name in TRANSPORTS if name != "grpc"])  # type: ignore[no-redef]
+def rig(request: pytest.FixtureRequest) -> Rig:
+    """The transports that read what any other has sent; a proxy has a test of its own, ``test_proxies.py``."""
+    chosen: Rig = request.getfixturevalue(f"{request.param}_rig")
+    return chosen
 
 
 @pytest.fixture
@@ -94,7 +103,8 @@ def send(rig: Rig, topic: str, *keys: str) -> list[str]:
     """Sends one message per key; the unique ids."""
     broker = rig.open(rig.fresh_group())
     batch = [message(topic, key=key, body=key.encode(), lane=None) for key in keys]
-    broker.send(batch, timeout=10)
+    outcomes = broker.send(batch, timeout=10)
+    assert [type(outcome) for outcome in outcomes] == [Sent] * len(batch)
     return [each.unique_id for each in batch]
 
 
