@@ -19,7 +19,7 @@ def shift_clock(target: Target) -> str:
 
     Only the born time of halves and messages is then wrong for all others.
     """
-    if not (library := _library()):
+    if not (library := datefudge()):
         return "nothing: datefudge is not installed"
     role = target.random.choice((*RELAYS, *CHECKBACKS, "consumer"))
     shift = target.random.choice((_HOUR, -_HOUR))
@@ -38,8 +38,8 @@ def shifted(library: str, seconds: int) -> dict[str, str]:
     return {"LD_PRELOAD": library, "DATEFUDGE": str(-seconds)}
 
 
-def _library() -> str | None:
-    """None: it is missing, which CI does not let pass."""
+def datefudge() -> str | None:
+    """Where its library is; None: it is missing, which CI does not let pass."""
     libraries = sorted(Path("/usr/lib").glob(_LIBRARY))
     if not libraries and os.environ.get("CI") == "true":
         raise ServiceMissing("datefudge is not installed (Debian, Ubuntu: apt-get install datefudge)")

@@ -1,0 +1,128 @@
+"""Duplicates as a real broker makes them, each provoked: one effect is left.
+
+What is delivered again after a failure, and what is sent again under another id, is in ``test_sources.py``.
+"""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from outbox.brokers.remoting.admin import Admin
+from outbox.brokers.remoting.connections import Connections
+from outbox.consumer import Message
+from outbox.lifecycle import Verdict
+from outbox.store.database import Database
+from tests.contracts.conftest import *  # noqa: F403 -- the rigs' fixtures
+from tests.contracts.rig import Rig, end_one, eventually, ids, message, publish
+from tests.integration.consumer.shop import keys_done, metadata, record
+from tests.integration.consumer.test_sources import Watched, consuming, send
+
+#: ``RequestCode.INVOKE_BROKER_TO_RESET_OFFSET``, which ``mqadmin resetOffsetByTime`` sends.
+RESET_OFFSET = 222
+
+
+@pytest.fixture  # type: ignore[no-redef]
+def rig(remoting_rig: Rig) -> Rig:
+    """A real broker alone: these are its own ways."""
+    return remoting_rig
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Where the effects are."""
+    with request.getfixturevalue("postgresql_copies")(None) as url:
+        database = Database(url)
+        metadata.create_all(database.engine)
+        yield database.engine
+        database.close()
+
+
+def test_a_half_that_was_committed_twice_has_one_effect(rig: Rig, topic: str, group: str, store: Engine) -> None:
+    # Given a half of which the broker made two messages, and the same fact sent again under another id
+    broker = rig.open(rig.fresh_group())
+    half = publish(broker, message(topic, key="k", body=b"k"))
+    end_one(broker, half, Verdict.COMMIT)
+    (again,) = send(rig, topic, "k")
+    eventually(lambda: sorted(ids(rig, topic)) == sorted([half.half_id, half.half_id, again]), rig.deadline, "three")
+    # When they are consumed / Then all are acknowledged, and one had an effect
+    with consuming(rig, topic, group, store, record) as watched:
+        eventually(lambda: len(watched.acknowledged) == 3, rig.deadline, "three acknowledged")
+    assert keys_done(store) == ["k"]
+
+
+def test_a_reset_of_the_offsets_repeats_no_effect(
+    rig: Rig, topic: str, group: str, store: Engine, rocketmq: str
+) -> None:
+    # Given messages that took effect
+    keys = [f"k{number}" for number in range(10)]
+    sent = sorted(send(rig, topic, *keys))
+    with consuming(rig, topic, group, store, record) as watched:
+        eventually(lambda: sorted(watched.acknowledged) == sent, rig.deadline, "acknowledged")
+    # When an operator sets the group back to the beginning
+    reset_offsets(rocketmq, topic, group)
+    # Then everything comes again, is acknowledged, and has no second effect
+    with consuming(rig, topic, group, store, record) as watched:
+        eventually(lambda: sorted(watched.acknowledged) == sent, rig.deadline, "acknowledged again")
+    assert keys_done(store) == keys
+
+
+def reset_offsets(name_server: str, topic: str, group: str) -> None:
+    """As ``mqadmin resetOffsetByTime -s 0``, which needs no consumer to be running (5.x)."""
+    connections = Connections()
+    fields = {"topic": topic, "group": group, "timestamp": "0", "isForce": "true", "queueId": "-1", "offset": "-1"}
+    with Admin(name_server) as admin:
+        for address in admin.brokers().values():
+            connections.ask(address, RESET_OFFSET, fields)
+    connections.close()
+
+
+def test_an_invisible_time_that_lapses_under_the_handler_repeats_no_effect(
+    rig: Rig,
+    topic: str,
+    group: str,
+    store: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Given a handler that outlasts the invisible time, which nobody extends
+    monkeypatch.setattr(Watched, "renew", lambda *_: None)
+    calls: list[int] = []
+
+    def step(received: Message, session: Session) -> None:
+        calls.append(received.attempt)
+        record(received, session)
+        eventually(lambda: "another owner has its key" in caplog.text, rig.deadline, "delivered again meanwhile")
+
+    (sent,) = send(rig, topic, "k")
+    # When it is delivered a second time while the first handler runs
+    with consuming(rig, topic, group, store, step) as watched:
+        eventually(lambda: sent in watched.acknowledged, rig.deadline, "acknowledged")
+    # Then the second one left it alone, the first one's acknowledgement came too late, and a third one was a repeat
+    assert calls == [1]
+    assert "too late for its acknowledgement" in caplog.text
+    assert keys_done(store) == ["k"]
+
+
+def test_dead_letters_that_are_replayed_take_effect_once(rig: Rig, topic: str, group: str, store: Engine) -> None:
+    # Given a message that ended among the dead letters
+    mended = threading.Event()
+
+    def step(received: Message, session: Session) -> None:
+        record(received, session)
+        if not mended.is_set():
+            raise ValueError("not yet")
+
+    send(rig, topic, "k")
+    with consuming(rig, topic, group, store, step) as watched:
+        eventually(lambda: bool(rig.visible(f"%DLQ%{group}")), rig.deadline, "a dead letter")
+        # When the cause is mended, and an operator replays the letter, twice to be sure
+        mended.set()
+        for _ in range(2):
+            (letter,) = rig.visible(f"%DLQ%{group}")
+            send(rig, topic, letter.key)
+        # Then it takes effect once
+        eventually(lambda: len(watched.acknowledged) == 2, rig.deadline, "both replays acknowledged")
+    assert keys_done(store) == ["k"]
