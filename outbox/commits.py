@@ -14,6 +14,8 @@ from outbox.lifecycle import Verdict
 from outbox.store.commit_leases import CommitLeases, Holding
 from outbox.verdict import Confirmation, Next, Sighting, after_commit, after_gone, after_look_up
 
+#: How the reason begins of a row that nobody can tell the outcome of: its message may be visible.
+OUTCOME_UNKNOWN = "outcome unknown"
 #: Seconds for the look-up of a half that the broker no longer finds at its handle. No COMMIT hangs on it.
 _LAST_LOOK = 5.0
 
@@ -84,6 +86,6 @@ class Commits:
         act: dict[Next, Callable[[], object]] = {
             Next.SETTLE: lambda: self.settle([holding]),
             Next.REOPEN: lambda: self._leases.reopen(holding, f"half lost, never visible: {reason}"),
-            Next.GIVE_UP: lambda: self._leases.give_up(holding, f"outcome unknown: {reason}"),
+            Next.GIVE_UP: lambda: self._leases.give_up(holding, f"{OUTCOME_UNKNOWN}: {reason}"),
         }
         act.get(step, lambda: None)()

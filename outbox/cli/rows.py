@@ -9,6 +9,7 @@ import typer
 from outbox import settings
 from outbox.cli import present
 from outbox.cli.options import DatabaseUrl, opened, reachable, seconds
+from outbox.commits import OUTCOME_UNKNOWN
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
 from outbox.store.operations import Filter, Operations
@@ -104,15 +105,21 @@ def requeue_command(
     state: InState = None,
     topic: OfTopic = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead rows (of --topic).")] = False,
+    even_if_visible: Annotated[
+        bool, typer.Option(help="Also rows whose outcome is unknown: their message may be there, and come twice.")
+    ] = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Puts rows back to be published: the named ones, or all in --state (dead by default) of --topic."""
     source = _requeued_state(bool(row_ids), state, topic, everything)
     with _operations(database_url) as operations:
         if row_ids:
-            _each(operations, row_ids, operations.requeue, Move.REQUEUE)
+            doubtful = () if even_if_visible else _doubtful(operations, row_ids)
+            _each(operations, [it for it in row_ids if it not in doubtful], operations.requeue, Move.REQUEUE)
+            _leave(doubtful)
             return
-        count = sum(len(operations.requeue(ids)) for ids in _pages(operations, Filter(source, topic)))
+        pages = _pages(operations, Filter(source, topic), skip_doubtful=not even_if_visible)
+        count = sum(len(operations.requeue(ids)) for ids in pages)
     typer.echo(f"requeued {count} rows")
 
 
@@ -159,12 +166,32 @@ def _requeued_state(named: bool, state: State | None, topic: str | None, everyth
     return source
 
 
-def _pages(operations: Operations, which: Filter) -> Iterator[list[int]]:
+def _pages(operations: Operations, which: Filter, *, skip_doubtful: bool) -> Iterator[list[int]]:
     last = 0
     while rows := operations.listed(which, _BATCH, last):
-        ids = [row["id"] for row in rows]
-        yield ids
-        last = ids[-1]
+        yield [row["id"] for row in rows if not (skip_doubtful and _is_doubtful(row))]
+        last = rows[-1]["id"]
+
+
+def _doubtful(operations: Operations, row_ids: Sequence[int]) -> list[int]:
+    return [row["id"] for row in operations.listed(Filter(ids=row_ids), len(row_ids)) if _is_doubtful(row)]
+
+
+def _is_doubtful(row: dict[str, Any]) -> bool:
+    """Nobody knows whether the row's message is visible: to publish it again may repeat it."""
+    return bool(row["state"] == State.DEAD and (row["reason"] or "").startswith(OUTCOME_UNKNOWN))
+
+
+def _leave(doubtful: Sequence[int]) -> None:
+    """Tells of the rows that were left alone; exit code 1 if there are any."""
+    for row_id in doubtful:
+        typer.echo(
+            f"row {row_id}: its message may be visible already; find out with `outbox audit`, then either leave it, or "
+            "requeue it with --even-if-visible",
+            err=True,
+        )
+    if doubtful:
+        raise typer.Exit(1)
 
 
 def _each(

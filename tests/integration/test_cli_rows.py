@@ -182,6 +182,24 @@ def test_a_bulk_requeue_takes_dead_rows_and_cancelled_ones_by_name_only(run: Com
     assert run("requeue", "--all").out == "requeued 0 rows\n"
 
 
+def test_a_row_whose_message_may_be_visible_is_requeued_only_when_that_is_said(
+    run: Command, database: Database
+) -> None:
+    # Given a row that was refused, and one that nobody can tell the outcome of
+    refused, doubtful = added(database, 2)
+    force(database, refused, state=State.DEAD, reason="code 13")
+    force(database, doubtful, state=State.DEAD, reason="outcome unknown: files gone")
+    # When all are requeued, and when it is named / Then it stays, and the remedy is told
+    assert run("requeue", "--all").out == "requeued 1 rows\n"
+    done = run("requeue", doubtful)
+    assert (done.code, done.out) == (1, "")
+    assert "--even-if-visible" in done.err
+    assert state_of(database, doubtful) is State.DEAD
+    # When the operator says so / Then it is
+    assert run("requeue", "--even-if-visible", doubtful).code == 0
+    assert state_of(database, doubtful) is State.PENDING
+
+
 def test_purge_deletes_old_rows_and_keeps_dead_ones(run: Command, database: Database) -> None:
     old, middle, dead = added(database, 3)
     for row_id, age in ((old, 8 * DAY), (middle, 2 * DAY)):
