@@ -3,8 +3,8 @@
 A server is started at its first use and serves the whole session. ``OUTBOX_TEST_POSTGRES_URL``,
 ``OUTBOX_TEST_MARIADB_URL``, ``OUTBOX_TEST_REDIS_URL`` (SQLAlchemy and Redis URLs of a user that may create databases),
 ``OUTBOX_TEST_ROCKETMQ`` (``host:port`` of a name server) and ``OUTBOX_TEST_ROCKETMQ_PROXY`` (``host:port`` of a proxy
-before it) name running servers to use instead. A server that is not installed skips its tests on a laptop and fails
-them with ``CI=true``.
+before it, with the settings of ``tests/services/rocketmq/proxy.py``) name running servers to use instead. A server that
+is not installed skips its tests on a laptop and fails them with ``CI=true``.
 
 Tests that crash a server start one of their own: ``with require(Postgres) as server: ... server.kill()``.
 """

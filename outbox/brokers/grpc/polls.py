@@ -102,7 +102,11 @@ class Polls:
             self._looking.discard(topic)
 
     def _is_due(self, topic: str, broker: str, endpoints: Any) -> bool:
-        free = (topic, broker) not in self._polls and self._resting.get((topic, broker), 0.0) < monotonic()
+        free = (
+            not self._closed
+            and (topic, broker) not in self._polls
+            and self._resting.get((topic, broker), 0.0) < monotonic()
+        )
         return free and self._registration.holds(topic, endpoints)
 
     async def _brokers(self, topic: str) -> Mapping[str, Any]:

@@ -111,8 +111,8 @@ class GrpcSource:
         with self._opening:
             client, self._client, self._closed = self._client, None, True
         if client is not None and client.process == os.getpid():
-            client.close()
             client.polls.arrived.set()
+            client.close()
 
     def _open(self) -> _Client:
         with self._opening:

@@ -192,6 +192,7 @@ def test_what_expired_while_it_waited_is_not_delivered(proxy: ScriptedProxy) -> 
         yield delivered()
 
     proxy.on_receive = late
+
     # When it is received; Then it is left for others
     def polled() -> bool:
         assert source.receive(1, 0.1) == []

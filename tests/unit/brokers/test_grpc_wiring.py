@@ -12,7 +12,7 @@ from outbox.brokers.base import BrokerClosed, Outage, Prepared, Stored
 from outbox.errors import SettingsError
 from outbox.settings import Settings, load
 from outbox.wiring import open_broker, open_examiner, open_ledger, open_source
-from tests.contracts.rig import message
+from tests.contracts.rig import eventually, message
 from tests.services.certificates import Certificate, make_ca, make_certificate
 from tests.services.require import require
 from tests.unit.brokers.grpc_proxy import ScriptedProxy
@@ -100,6 +100,17 @@ def test_both_sides_show_their_certificates(tmp_path: Path, ca: Certificate, pro
     files = {"tls_ca_file": ca.file, "tls_certificate": ours.file, "tls_key": ours.key}
     assert isinstance(outcome(proxy, **files), Stored)
     assert isinstance(outcome(proxy, tls_ca_file=ca.file, tls_certificate=str(both)), Stored)
+
+
+def test_a_source_speaks_tls_as_well(tmp_path: Path, ca: Certificate, proxy: ScriptedProxy) -> None:
+    # Given a proxy that wants a certificate; When a source with ours receives; Then it is known, and polls
+    ours = make_certificate(tmp_path, ca, "client")
+    files = {"tls_ca_file": ca.file, "tls_certificate": ours.file, "tls_key": ours.key}
+    loaded = settings(broker_url=f"rocketmq+grpc://{proxy.address}", tls=True, **files)
+    source = open_source(loaded, ["payments"], "stock")
+    eventually(lambda: bool(source.receive(1, 0.1) or proxy.received), 30.0, "it polls")
+    source.close()
+    assert proxy.received[0].group.name == "stock"
 
 
 def test_a_proxy_that_nobody_vouches_for_gets_nothing(tmp_path: Path, proxy: ScriptedProxy) -> None:
