@@ -20,15 +20,15 @@ from outbox.errors import SettingsError
 from outbox.identity import fresh_token
 from outbox.schema import outbox as outbox_table
 from tests.integration.consumer.shop import count, effects, keys_done, reasons, record, rows
-from tests.integration.strategies.rig import AsyncRig
+from tests.integration.strategies.rig import asynchronous
 from tests.unit.consumer.fakes import delivery
 
 RECEIVED = delivery(keys=("k",), body=b"same")
 
 
-@pytest.fixture
-def asynchronous(engine: Engine) -> AsyncEngine:
-    return AsyncRig(engine).asynchronous(engine)
+@pytest.fixture(name="asynchronous")
+def fresh_asynchronous(engine: Engine) -> AsyncEngine:
+    return asynchronous(engine)
 
 
 async def writes(message: Message, session: AsyncSession) -> None:

@@ -7,7 +7,7 @@ database: the effects are counted there, whatever store tells repeats.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -168,18 +168,20 @@ def leased_rig(on: Surroundings) -> SqlRig:
     return SqlRig(on.engine, lambda over, name: LeasedInbox(over, consumer=name, lease=on.lease), working)
 
 
+_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
+
+
+def asynchronous(engine: Engine) -> AsyncEngine:
+    """The same database for coroutines: each consumer has an engine of its own, since it has a loop of its own."""
+    url = engine.url.set(drivername=_DRIVERS[engine.dialect.name.replace("mariadb", "mysql")])
+    return create_async_engine(url, poolclass=NullPool)
+
+
 class AsyncRig(SqlRig):
     """C1 with coroutines as handlers, over an ``AsyncEngine``."""
 
-    _DRIVERS: ClassVar = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
-
     def __init__(self, on: Surroundings) -> None:
-        super().__init__(on.engine, lambda over, name: Inbox(self.asynchronous(over), consumer=name), self._awaited)
-
-    def asynchronous(self, engine: Engine) -> AsyncEngine:
-        """Each consumer has an engine of its own, since it has a loop of its own."""
-        url = engine.url.set(drivername=self._DRIVERS[engine.dialect.name.replace("mariadb", "mysql")])
-        return create_async_engine(url, poolclass=NullPool)
+        super().__init__(on.engine, lambda over, name: Inbox(asynchronous(over), consumer=name), self._awaited)
 
     @staticmethod
     def _awaited(step: Step, name: str) -> Callable[[Message, AsyncSession], Awaitable[object]]:
