@@ -71,6 +71,7 @@ class Proxy:
     """Listens at ``address`` and passes everything on to ``upstream``, unless told to be a bad network."""
 
     def __init__(self, address: Address, upstream: Address) -> None:
+        self.address = address
         self._upstream = upstream
         self._stalled_until = 0.0
         self._links: list[Link] = []
@@ -104,11 +105,15 @@ class Proxy:
     def lose_answers(self, seconds: float) -> None:
         """Requests arrive, answers do not; afterwards the connections that lost some are cut."""
         links = list(self._links)
-        for link in links:
-            link.loses_answers = True
+        self.swallow_answers()
         time.sleep(seconds)
         for link in links:
             link.cut()
+
+    def swallow_answers(self) -> None:
+        """Requests on the present connections arrive, answers do not; ``cut`` ends it."""
+        for link in list(self._links):
+            link.loses_answers = True
 
     def lose_requests(self, seconds: float) -> None:
         """Answers arrive, requests do not; afterwards the connections that lost some are cut."""

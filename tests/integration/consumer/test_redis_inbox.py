@@ -3,9 +3,12 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry as Again
 
 from outbox.consumer import Duplicate, InProgress, LeaseLost, Message, Outcome, Park, Processed, Retry
 from outbox.consumer.claims import Claim
@@ -14,6 +17,9 @@ from outbox.consumer.redis_claims import RedisClaims, redis_key
 from outbox.consumer.redis_inbox import RedisInbox
 from outbox.errors import SettingsError
 from outbox.identity import fresh_token
+from tests.contracts.rig import eventually
+from tests.crash.proxy import Proxy
+from tests.services.ports import free_port
 from tests.services.redis import Redis as Server
 from tests.services.require import require
 from tests.unit.consumer.fakes import delivery
@@ -177,6 +183,50 @@ def test_a_step_whose_answer_was_lost_can_be_repeated(redis: Redis, claim: Claim
     assert claims.complete(claim, token.token)
     assert claims.complete(claim, token.token)
     assert claims.claim(claim, 60) == Finished()
+
+
+@pytest.fixture
+def network(redis_server: str) -> Iterator[Proxy]:
+    """Between a consumer and Redis."""
+    upstream = urlsplit(redis_server)
+    proxy = Proxy(("127.0.0.1", free_port()), (str(upstream.hostname), int(upstream.port or 6379)))
+    yield proxy
+    proxy.close()
+
+
+def behind(network: Proxy, name: str, handler: Handler) -> RedisInbox:
+    """A consumer that waits for Redis' answers for a short time, each question being asked once."""
+    client = Redis(port=network.address[1], socket_timeout=0.3, retry=Again(NoBackoff(), 0))
+    return consumer(client, name, handler, lease=1.0)
+
+
+def test_a_claim_whose_answer_was_lost_is_nobody_s_until_its_lease_is_over(network: Proxy, name: str) -> None:
+    # Given a claim that Redis has carried out, while the consumer hears nothing
+    work = Work()
+    inbox = behind(network, name, work)
+    inbox.forget("another")
+    network.swallow_answers()
+    outcome = inbox.process(RECEIVED)
+    assert isinstance(outcome, Retry)
+    assert outcome.outage
+    assert work.effects == 0
+    # When the message is tried again / Then the key is busy for as long as the lease, and then it is done, once
+    network.cut()
+    seen = [inbox.process(RECEIVED)]
+    assert isinstance(seen[0], InProgress)
+    eventually(lambda: inbox.process(RECEIVED) == Processed(), 30, "processed once the lease is over")
+    assert work.effects == 1
+
+
+def test_a_completion_whose_answer_was_lost_is_remembered(network: Proxy, name: str) -> None:
+    # Given an effect whose completion Redis has carried out, while the consumer hears nothing
+    work = Work(network.swallow_answers)
+    inbox = behind(network, name, work)
+    assert isinstance(inbox.process(RECEIVED), Retry)
+    network.cut()
+    # When the message comes again / Then it is known
+    eventually(lambda: inbox.process(RECEIVED) == Duplicate(), 30, "known")
+    assert work.effects == 1
 
 
 def test_scripts_that_redis_forgot_are_loaded_again(redis: Redis, name: str) -> None:

@@ -61,7 +61,8 @@ _saying = threading.Lock()
 def say(text: str) -> None:
     """One line, whole."""
     with _saying:
-        print(text, flush=True)
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
 
 def surroundings(member: Member, plan: Plan) -> Surroundings:

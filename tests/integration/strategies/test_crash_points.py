@@ -36,9 +36,10 @@ class Process:
 
     def __init__(self, plan: Plan, log: Path) -> None:
         self._log = log
+        self._complaints = log.with_suffix(".err")
         command = [sys.executable, "-m", "tests.integration.strategies.crash_child", plan.text()]
-        with log.open("wb") as out:
-            self._popen = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=out, stderr=out)
+        with log.open("wb") as out, self._complaints.open("wb") as err:
+            self._popen = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=out, stderr=err)
 
     def go(self) -> None:
         """Has it begin once it is ready."""
@@ -54,7 +55,7 @@ class Process:
         end = time.monotonic() + DEADLINE
         while not condition():
             is_over = time.monotonic() > end or self._popen.poll() is not None
-            assert not is_over, f"{what}: not so\n" + "\n".join(self.said()[-40:])
+            assert not is_over, f"{what}: not so\n{self._log.read_text()}\n{self._complaints.read_text()[-4000:]}"
             time.sleep(0.05)
 
     def kill(self) -> None:
@@ -111,8 +112,8 @@ def test_a_crash_at_any_point_leaves_what_the_document_says(
     plan = Plan(point.value, str(tmp_path / "broker.db"), redis_server, fresh_token(), tuple(members))
     send(plan.broker)
     names = [member.name for member in members]
-    first = Process(plan, tmp_path / "first.log")
-    second = Process(replace(plan, point=Point.NONE.value), tmp_path / "second.log")
+    first = Process(plan, tmp_path / "first.out")
+    second = Process(replace(plan, point=Point.NONE.value), tmp_path / "second.out")
     try:
         # When every consumer was struck, and the process killed where the point says so, and restarted
         first.go()
