@@ -95,6 +95,11 @@ def _check(command: Any, channel: Channel) -> Check:
     """The check in ``RecoverOrphanedTransactionCommand``."""
     message = command.message
     properties = dict(message.user_properties)
-    half = half_of(message.topic.name, message.system_properties.message_id, channel.name, command.transaction_id)
+    half = half_of(_topic(message.topic), message.system_properties.message_id, channel.name, command.transaction_id)
     times = properties.get("TRANSACTION_CHECK_TIMES", "")
     return Check(half, properties, int(times) if times.isdecimal() else 0)
+
+
+def _topic(resource: Any) -> str:
+    """The topic as it was sent: a proxy may tell the part before ``%``, the namespace, apart."""
+    return f"{resource.resource_namespace}%{resource.name}" if resource.resource_namespace else str(resource.name)

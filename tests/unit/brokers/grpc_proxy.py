@@ -89,11 +89,13 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
         self._streams.clear()
 
     def ask(self, topic: str, half_id: str, **properties: str) -> None:
-        """Asks the newest stream what became of a half."""
+        """Asks the newest stream what became of a half; a topic's part before ``%`` is told apart, as its namespace."""
         command = TelemetryCommand()
         check = command.recover_orphaned_transaction_command
         check.transaction_id = half_id
-        check.message.topic.name = topic
+        namespace, _, name = topic.rpartition("%")
+        check.message.topic.name = name
+        check.message.topic.resource_namespace = namespace
         check.message.system_properties.message_id = half_id
         check.message.user_properties.update(properties)
         self._streams[-1].put(command)

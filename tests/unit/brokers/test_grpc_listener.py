@@ -50,6 +50,16 @@ def test_topics_are_told_and_told_again_when_they_change(proxy: ScriptedProxy, b
     assert proxy.told[-1] == ("payments", "refunds")
 
 
+def test_a_check_in_a_namespace_names_the_topic_as_it_was_sent(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
+    asked = Asked(lambda check, answer: answer(Verdict.COMMIT, soon()))
+    broker.listen(["tenant%payments"], asked)
+    ready(broker)
+    proxy.ask("tenant%payments", HALF)
+    eventually(lambda: len(asked.answers) == 1, DEADLINE, "the check is answered")
+    assert asked.checks[0].half.topic == "tenant%payments"
+    assert proxy.ended[0].topic.name == "tenant%payments"
+
+
 def test_a_check_tells_what_the_proxy_tells(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
     # Given a listener
     asked = Asked(lambda check, answer: answer(Verdict.COMMIT, soon()))
