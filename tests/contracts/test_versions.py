@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import pytest
@@ -18,18 +19,28 @@ from tests.services.rocketmq import RocketMQ
 from tests.services.rocketmq.jars import OTHER_VERSIONS
 
 _HERE: Final = Path(__file__).parent
-#: Halves, endings, checks, plain sends and look-ups. Consumers need the POP of 5.x; ``test_source.py`` has 5.4.0.
+#: Halves, endings, checks, plain sends and look-ups.
 _SUITE: Final = tuple(str(_HERE / f"test_broker_{part}.py") for part in ("checks", "endings", "halves", "sends"))
+#: Consumers: 5.x has POP, and ``test_source.py`` its 5.4.0; 4.9 has the push consumer of the native client.
+_CONSUMERS: Final = (
+    str(_HERE / "test_source.py"),
+    str(_HERE.parent / "integration" / "test_native_consumer.py"),
+)
+_PUSHED: Final = "(remoting and not test_source) or (native and test_source) or test_native_consumer"
+#: As if everything lay on disk: a client that asks where a new group begins is then told "at the end".
+_ON_DISK: Final = MappingProxyType({"accessMessageInMemoryMaxRatio": 0})
 _PROCESSES: Final = "4"
 
 
 @pytest.mark.parametrize("version", OTHER_VERSIONS)
 def test_the_contract_holds_on(version: str) -> None:
     # Given a broker of this release; When the suite runs on it; Then it passes, and is not empty
-    command = [sys.executable, "-m", "pytest", "-q", "-n", _PROCESSES, "-p", "no:cacheprovider", "-k", "remoting"]
-    with require(lambda: RocketMQ(version=version)) as cluster:
+    pushed = version.startswith("4.")
+    command = [sys.executable, "-m", "pytest", "-q", "-n", _PROCESSES, "-p", "no:cacheprovider"]
+    command += ["-k", _PUSHED, *_SUITE, *_CONSUMERS] if pushed else ["-k", "remoting", *_SUITE]
+    with require(lambda: RocketMQ(version=version, settings=_ON_DISK if pushed else None)) as cluster:
         named = {**_of_our_own(), "OUTBOX_TEST_ROCKETMQ": cluster.namesrv}
-        ran = subprocess.run([*command, *_SUITE], env=named, cwd=_HERE.parents[1], capture_output=True, text=True)
+        ran = subprocess.run(command, env=named, cwd=_HERE.parents[1], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from outbox.brokers.native.beginnings import Beginnings
 from outbox.brokers.native.consumer import PushConsumer
 from outbox.brokers.native.handover import Ending, Handover
+from outbox.brokers.native.names import check_names
 from outbox.brokers.native.places import Places
 from outbox.brokers.native.producer import Credentials
 from outbox.brokers.native.reception import Reception
@@ -46,9 +47,13 @@ class PushSource:
         threads: int = 32,
         credentials: Credentials | None = None,
     ) -> None:
-        """``library``: from ``outbox.brokers.native.library.load``; ``invisible``: seconds. Nothing is dialled yet."""
+        """``library``: from ``outbox.brokers.native.library.load``; ``invisible``: seconds. Nothing is dialled yet.
+
+        ``SettingsError`` for names that the client does not survive.
+        """
         if invisible <= 0 or not topics:
             raise ValueError("topics, invisible: name at least one topic, and a time above 0 s")
+        check_names(group, topics)
         addresses = split_addresses(name_servers)
         sign = None if credentials is None else signature(credentials.access_key, credentials.secret_key)
         self._connections = Connections(sign=sign)

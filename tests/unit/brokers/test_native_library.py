@@ -9,7 +9,7 @@ import pytest
 from outbox.brokers.native import library
 from outbox.errors import SettingsError
 from outbox.settings import load
-from outbox.wiring import open_broker
+from outbox.wiring import open_broker, open_source
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,9 @@ def test_without_a_library_the_remedy_is_one_sentence() -> None:
     settings = load(broker_url="rocketmq+native://127.0.0.1:9876", origin="orders")
     with pytest.raises(SettingsError) as raised:
         open_broker(settings)
+    # Or a source
+    with pytest.raises(SettingsError, match="OUTBOX_NATIVE_LIBRARY"):
+        open_source(settings, ["payments"], "outbox-stock")
     # Then it says what to install and which setting names a file
     assert "pip install 'rocketmq-outbox[native]'" in str(raised.value)
     assert "OUTBOX_NATIVE_LIBRARY" in str(raised.value)

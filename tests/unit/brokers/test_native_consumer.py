@@ -1,0 +1,134 @@
+"""The parts of the push consumer that need neither library nor broker."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from outbox.brokers.native.handover import Ending, Handover
+from outbox.brokers.native.names import check_names
+from outbox.brokers.native.places import Place
+from outbox.brokers.native.reception import RECONSUME_LATER, Reception
+from outbox.brokers.native.returns import level_for
+from outbox.brokers.source import Delivery
+from outbox.errors import SettingsError
+from tests.unit.consumer.fakes import DEADLINE, delivery
+
+LONG = 60.0
+PLACE = Place("host:1", "payments", 7, "unique")
+
+
+@pytest.mark.parametrize("group", ["shop", "new-orders", "5s", "lnk", "In", "S1"])
+def test_groups_that_the_client_does_not_survive_are_refused(group: str) -> None:
+    # Given a group whose retry topic reads as %s or %n; When it is checked; Then the remedy is named
+    with pytest.raises(SettingsError, match="begin otherwise"):
+        check_names(group, ["payments"])
+
+
+def test_topics_of_a_namespace_are_checked_too() -> None:
+    # Given topics with a namespace; When they are checked; Then %p passes, and %s is refused
+    check_names("east%outbox-shop", ["east%payments"])
+    with pytest.raises(SettingsError, match="east%shipments"):
+        check_names("east%outbox-shop", ["east%shipments"])
+
+
+@pytest.mark.parametrize(("delay", "level"), [(0.0, 1), (1.0, 1), (1.1, 2), (10, 3), (7200, 18), (9000, 18)])
+def test_a_delay_becomes_the_next_longer_level(delay: float, level: int) -> None:
+    # Given a delay in seconds; When a level is chosen; Then it is not shorter, unless there is none
+    assert level_for(delay) == level
+
+
+class Waiting:
+    """A callback thread with a message."""
+
+    def __init__(self, handover: Handover) -> None:
+        self.endings: list[Ending] = []
+        self.given = delivery()
+        self._thread = threading.Thread(target=lambda: self.endings.append(handover.offer(self.given, PLACE)))
+        self._thread.start()
+
+    def ending(self) -> Ending:
+        """What it was told, once it is."""
+        self._thread.join(DEADLINE)
+        return self.endings[0]
+
+
+def received(handover: Handover, invisible: float = LONG) -> Delivery:
+    """The one message that is there."""
+    (taken,) = handover.take(1, DEADLINE, invisible)
+    return taken
+
+
+def test_a_message_is_ended_once() -> None:
+    # Given a delivery that somebody is answering
+    handover = Handover()
+    waiting = Waiting(handover)
+    taken = received(handover)
+    assert handover.claim(taken) == PLACE
+    # When others answer or renew it, and everything closes; Then it is theirs no more, and the first answer counts
+    assert handover.claim(taken) is None
+    assert handover.renew(taken, LONG) is None
+    handover.close()
+    handover.finish(taken, Ending.DONE)
+    assert waiting.ending() is Ending.DONE
+    assert handover.claim(taken) is None
+
+
+def test_what_expires_is_left() -> None:
+    # Given a delivery for a moment; When it is over; Then the thread gives it back, and nobody can answer it
+    handover = Handover()
+    waiting = Waiting(handover)
+    taken = received(handover, invisible=0.01)
+    assert waiting.ending() is Ending.LEFT
+    assert handover.claim(taken) is None
+
+
+def test_a_renewal_replaces_the_receipt() -> None:
+    # Given a delivery that was renewed
+    handover = Handover()
+    waiting = Waiting(handover)
+    old = received(handover, invisible=LONG)
+    new = handover.renew(old, 2 * LONG)
+    # When the old receipt is used; Then it has no effect, and the new one has
+    assert new is not None
+    assert new.invisible_until > old.invisible_until
+    assert handover.claim(old) is None
+    assert handover.claim(new) == PLACE
+    handover.finish(new, Ending.FAILED)
+    assert waiting.ending() is Ending.FAILED
+
+
+def test_closing_leaves_what_waits_and_what_comes() -> None:
+    # Given one delivery out and one that nobody has received
+    handover = Handover()
+    first = Waiting(handover)
+    taken = received(handover)
+    second = Waiting(handover)
+    # When everything closes; Then both are left, a third one too, and nothing is handed out
+    handover.close()
+    assert [first.ending(), second.ending(), Waiting(handover).ending()] == [Ending.LEFT] * 3
+    assert handover.claim(taken) is None
+    assert handover.take(1, 0.0, LONG) == []
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A function that raises."""
+
+    def function(*_: object) -> Any:
+        raise error
+
+    return function
+
+
+ERRORS = (ValueError("bad"), SystemExit(1), KeyboardInterrupt())
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_no_exception_becomes_success(error: BaseException) -> None:
+    # Given a library whose getters fail; When the client calls; Then the batch comes again (an exception would be 0)
+    class Library:
+        GetMessageTopic = staticmethod(raising(error))
+
+    reception = Reception(Library(), Handover(), None, None)  # type: ignore[arg-type]
+    assert reception.on_message(1, 2) == RECONSUME_LATER
