@@ -1,4 +1,8 @@
-"""The claims of a whole batch in one statement: which keys are new, and what the others are."""
+"""The claims of a whole batch in one statement: which keys are new, and what the others are.
+
+A row that is not done belongs to a long handler, of an ``Inbox`` with ``row_lock`` or a ``LeasedInbox``, before this
+consumer became one of batches. Whose owner is gone is this transaction's to do, as if it were new.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,9 +11,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.consumer.claims import Claim, Earlier
+from outbox.consumer.drivers import LOCK_NOWAIT, LOCK_TIMEOUT, number_of
 from outbox.consumer.outcome import Duplicate, InProgress, Outcome, Park
 from outbox.consumer.schema import inbox
 from outbox.store.clock import utc_now
@@ -46,11 +52,49 @@ def insert_all(connection: Connection, claims: Sequence[Claim]) -> Sorted:
         fresh = [claim for claim in in_order if claim.key not in standing]
         if fresh:
             connection.execute(inbox.insert().values(_rows(fresh)))
-        return Sorted(frozenset(claim.key for claim in fresh), standing)
+        return _sorted(connection, in_order, frozenset(claim.key for claim in fresh), standing)
     build: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = build(inbox).values(_rows(in_order)).on_conflict_do_nothing(index_elements=["consumer", "key"])
     new = frozenset(bytes(key) for key in connection.execute(statement.returning(inbox.c.key)).scalars())
-    return Sorted(new, _standing(connection, [claim for claim in in_order if claim.key not in new]))
+    standing = _standing(connection, [claim for claim in in_order if claim.key not in new])
+    return _sorted(connection, in_order, new, standing)
+
+
+def _sorted(
+    connection: Connection, claims: Sequence[Claim], new: frozenset[bytes], standing: dict[bytes, Earlier]
+) -> Sorted:
+    undone = [
+        claim
+        for claim in claims
+        if (row := standing.get(claim.key)) and row.done_at is None and not row.contradicts(claim)
+    ]
+    return Sorted(new | _taken_over(connection, undone), standing)
+
+
+def _taken_over(connection: Connection, undone: Sequence[Claim]) -> frozenset[bytes]:
+    """Those that nobody works on, neither under the row's lock nor under a lease; marked done."""
+    if not undone:
+        return frozenset()
+    rows = sa.and_(inbox.c.consumer == undone[0].consumer, inbox.c.done_at.is_(None))
+    over = sa.or_(inbox.c.lease_until.is_(None), inbox.c.lease_until <= utc_now())
+    query = sa.select(inbox.c.key).where(rows, over, inbox.c.key.in_([claim.key for claim in undone]))
+    free = _locked(connection, query.order_by(inbox.c.key))
+    if free:
+        done = inbox.update().where(rows, inbox.c.key.in_(free))
+        connection.execute(done.values(done_at=utc_now(), lease_until=None))
+    return frozenset(free)
+
+
+def _locked(connection: Connection, query: Any) -> list[bytes]:
+    """The keys of rows that could be locked; on MySQL none if one could not, since not all versions skip."""
+    on_mysql = connection.dialect.name in MYSQL_FAMILY
+    lock = {"nowait": True} if on_mysql else {"skip_locked": True}
+    try:
+        return [bytes(key) for key in connection.execute(query.with_for_update(**lock)).scalars()]
+    except DBAPIError as error:
+        if on_mysql and number_of(error.orig) in (LOCK_NOWAIT, LOCK_TIMEOUT):
+            return []
+        raise
 
 
 def _rows(claims: Iterable[Claim]) -> list[dict[str, Any]]:

@@ -27,9 +27,14 @@ from outbox.consumer import (
     Runner,
     RunnerSettings,
 )
-from outbox.consumer.claims import Claim, insert_undone
+from outbox.consumer.claims import Claim, insert_undone, locked
+from outbox.consumer.drivers import opened
+from outbox.consumer.errors import LeaseLost
+from outbox.consumer.leases import Claimed
+from outbox.consumer.state_table import StateTable, finish
 from outbox.errors import SettingsError
 from tests.integration.consumer.shop import effects, keys_done, record, rows
+from tests.integration.consumer.test_failures import opened as prepared
 from tests.unit.consumer.fakes import FakeSource, delivery
 
 Step = Callable[[Sequence[Message]], object]
@@ -201,10 +206,57 @@ def test_a_batch_that_no_statement_can_name_is_refused(engine: Engine) -> None:
         BatchInbox(engine, consumer="stock", batch=0)
 
 
-def test_a_key_in_work_elsewhere_comes_again(engine: Engine) -> None:
-    # Given a row that a long handler of an Inbox has reserved
-    received = events("a")[0]
+def undone(engine: Engine) -> Delivery:
+    """A message whose row a long handler of an ``Inbox`` has reserved."""
+    (received,) = events("a")
     with engine.begin() as connection:
         insert_undone(connection, Claim.of("stock", Message.of(received, "a")))
-    outcomes = batched(engine).process_batch([received, *events("b")])
-    assert outcomes == [InProgress(), Processed()]
+    return received
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mariadb"])  # SQLite locks no rows
+def test_a_key_that_a_long_handler_works_on_comes_again(request: pytest.FixtureRequest, dialect: str) -> None:
+    # Given a handler that has the row locked
+    with request.getfixturevalue(f"{dialect}_copies")(None) as url, prepared(url) as engine:
+        received = undone(engine)
+        with engine.begin() as other:
+            assert locked(other, Claim.of("stock", Message.of(received, "a"))) is not None
+            # When a batch brings its key / Then that one comes again, and no other waits for it
+            assert batched(engine).process_batch([received, *events("b")]) == [InProgress(), Processed()]
+        assert keys_done(engine) == ["b"]
+
+
+def test_a_key_under_a_lease_comes_again_until_the_lease_is_over(engine: Engine) -> None:
+    # Given the row of a LeasedInbox
+    (received,) = events("a")
+    claim = Claim.of("stock", Message.of(received, "a"))
+    taken = StateTable(engine).claim(claim, 60)
+    assert isinstance(taken, Claimed)
+    assert batched(engine).process_batch([received]) == [InProgress()]
+    # When its owner is gone / Then the batch takes it over, and an owner that comes back cannot finish
+    StateTable(engine).release(claim, taken.token)
+    assert batched(engine).process_batch([received, *events("b")]) == [Processed(), Processed()]
+    with opened(engine, 5) as connection, pytest.raises(LeaseLost):
+        finish(connection, claim, taken.token)
+    assert keys_done(engine) == ["a", "b"]
+
+
+def test_the_undone_row_of_a_dead_owner_is_taken_over(engine: Engine) -> None:
+    # Given a row that nobody works on, and a batch that fails at first
+    received = undone(engine)
+    failures = iter([True, False])
+
+    def step(_: Sequence[Message]) -> None:
+        if next(failures, False):
+            raise ValueError("first")
+
+    inbox = batched(engine, step)
+    other = delivery(keys=("a",), body=b"another payload")
+    # Then it is processed once, and another payload is never taken for it
+    assert [type(each) for each in inbox.process_batch([other])] == [Park]
+    assert kinds(inbox.process_batch([received])) == ["Retry"]
+    assert keys_done(engine) == []
+    assert inbox.process_batch([received]) == [Processed()]
+    assert inbox.process_batch([received]) == [Duplicate()]
+    assert keys_done(engine) == ["a"]
+    assert rows(engine) == 1
