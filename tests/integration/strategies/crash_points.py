@@ -3,7 +3,6 @@
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final
@@ -58,8 +57,8 @@ class Striker:
                 return False
             self._struck.add(consumer)
         self.say(f"struck {consumer}")
-        while point.kills:
-            time.sleep(60)
+        if point.kills:
+            threading.Event().wait()
         return True
 
 

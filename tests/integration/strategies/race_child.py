@@ -6,7 +6,6 @@ the outcome of each. ``hold``: all consumers of the plan take the first key, and
 
 import sys
 import threading
-import time
 
 from outbox.consumer import Message
 from tests.integration.strategies.crash_child import Member, Plan, say, surroundings
@@ -34,8 +33,7 @@ def hold(plan: Plan, keys: list[str]) -> None:
 def _hold(member: Member, plan: Plan, key: str) -> None:
     def stop(_: Message) -> None:
         say("here")
-        while True:
-            time.sleep(60)
+        threading.Event().wait()
 
     consumer = RIGS[member.strategy](surroundings(member, plan)).consumer(stop, name=member.name)
     consumer.process(delivery(keys=(key,), body=key.encode()))
