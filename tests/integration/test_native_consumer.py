@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
+from outbox.brokers.base import Sent
 from outbox.brokers.native.library import load
 from outbox.brokers.native.returns import Returns
 from outbox.brokers.native.source import PushSource
@@ -67,9 +68,19 @@ def deployment(rocketmq: str, tmp_path: Path) -> Iterator[Deployment]:
 
 
 def send(rocketmq: str, topic: str, keys: Sequence[str], lane: str | None = None) -> None:
-    """One message for each key; a lane puts them into one queue, from which they are pulled together."""
+    """One message for each key; a lane puts them into one queue, from which they are pulled together.
+
+    A broker that is busy refuses some of many, so it is asked until it has taken them all.
+    """
     broker = RemotingBroker(rocketmq, f"group-{fresh_token()}")
-    broker.send([message(topic, key=key, body=key.encode(), lane=lane) for key in keys], timeout=20)
+    left = [message(topic, key=key, body=key.encode(), lane=lane) for key in keys]
+
+    def all_sent() -> bool:
+        outcomes = broker.send(left, timeout=20)
+        left[:] = [each for each, outcome in zip(left, outcomes, strict=True) if not isinstance(outcome, Sent)]
+        return not left
+
+    eventually(all_sent, DEADLINE, "everything is sent")
     broker.close()
 
 

@@ -45,16 +45,19 @@ class Reception:
         place, message = found
         ending = self._handover.offer(_delivery(message, pulled.topic), place)
         if ending is Ending.LEFT:
+            log.info("message %s of %s: nobody has answered, it is given back", place.unique_id, pulled.topic)
             return self._returns.later(place, 0.0)
         return ending is Ending.DONE
 
     def _found(self, pulled: Pulled) -> tuple[Place, StoredMessage] | None:
         """The message; asked for until its broker answers, since giving back would use up an attempt."""
+        level = logging.WARNING
         while True:
             try:
                 found = self._places.find(pulled)
             except (RemotingError, MalformedMessage) as problem:
-                log.warning("offset %d of topic %s waits: %s", pulled.queue_offset, pulled.topic, problem)
+                log.log(level, "offset %d of topic %s waits: %s", pulled.queue_offset, pulled.topic, problem)
+                level = logging.DEBUG  # said once for each message
                 if self._handover.rest(_PAUSE):
                     return None
                 continue
