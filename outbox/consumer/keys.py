@@ -25,13 +25,19 @@ def key_of(delivery: Delivery, configured: Extractor | None, *, message_id: bool
     The property ``outbox-key`` (our producer's), what ``configured`` finds, KEYS if there is exactly one, and the
     broker's unique id if ``message_id`` asks for it: that one changes when the application sends again.
     """
+    if _usable(own := delivery.properties.get(KEY)):
+        return own
+    # Not asked where our own key is there: it may know only the messages of others, and raise.
     found = (
-        delivery.properties.get(KEY),
         configured(delivery) if configured else None,
         delivery.keys[0] if len(delivery.keys) == 1 else None,
         delivery.unique_id if message_id else None,
     )
-    return next((key for key in found if key and key.strip()), None)
+    return next(filter(_usable, found), None)
+
+
+def _usable(key: str | None) -> bool:
+    return bool(key and key.strip())
 
 
 def stored_key(key: str) -> bytes:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbox.brokers.source import Delivery
 from outbox.consumer import header
 from outbox.consumer.keys import STORED_KEY_BYTES, key_of, payload_hash, stored_key
 from tests.unit.consumer.fakes import delivery
@@ -16,6 +17,16 @@ def test_the_first_source_of_a_key_that_is_there_wins() -> None:
     assert key_of(delivery(properties={"order": "o"}, keys=("k",)), header("order"), message_id=True) == "o"
     assert key_of(delivery(keys=("k",)), header("order"), message_id=True) == "k"
     assert key_of(delivery(keys=("k", "l"), unique_id="U"), header("order"), message_id=True) == "U"
+
+
+def test_where_our_own_key_is_there_no_other_is_looked_for() -> None:
+    # Given an extractor that knows only the messages of another producer
+    def foreign(received: Delivery) -> str:
+        return received.properties["order"]
+
+    assert key_of(delivery(properties={"outbox-key": "ours"}), foreign, message_id=False) == "ours"
+    with pytest.raises(KeyError):
+        key_of(delivery(properties={"outbox-key": " "}), foreign, message_id=False)
 
 
 def test_without_a_usable_key_there_is_none() -> None:
