@@ -2,12 +2,14 @@
 
 import os
 import secrets
+import time
 import weakref
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from outbox.brokers.native.library import MessageCallback
 from outbox.brokers.native.producer import Credentials
+from outbox.clock import monotonic
 
 #: ``CLogLevel`` E_LOG_LEVEL_WARN.
 _LOG_LEVEL: Final = 3
@@ -15,6 +17,13 @@ _LOG_LEVEL: Final = 3
 _TRACED: Final = 0
 _NOT_TRACED: Final = 1
 _EVERYTHING: Final = b"*"
+#: The client asks for routes so many seconds after its start, and again every so many (``startScheduledTask``). A
+#: shutdown meanwhile interrupts a thread that cannot be interrupted, and the process aborts.
+_FIRST_ROUTES: Final = 3.0
+_ROUTES_EVERY: Final = 30.0
+#: What asking may take, and how much too early its clock may be.
+_ROUTES_TAKE: Final = 2.0
+_EARLY: Final = 0.1
 
 #: Called with consumer and message, by threads of the client.
 OnMessage = Callable[[int, int], int]
@@ -52,19 +61,36 @@ class PushConsumer:
         for topic in topics:
             lib.Subscribe(pointer, topic.encode(), _EVERYTHING)
         lib.RegisterMessageCallback(pointer, self._callback)
+        began = monotonic()
         if lib.StartPushConsumer(pointer) != 0:
             raise RuntimeError(f"group {group}: the native client does not start: {lib.GetLatestErrorMessage()!r}")
         lib.SetPushConsumerMessageTrace(pointer, _NOT_TRACED)
         arguments = (lib, pointer, self._callback, self._release, os.getpid())
-        self._finalizer = weakref.finalize(self, _shut_down, *arguments)
+        self._finalizer = weakref.finalize(self, _shut_down, (began, monotonic()), *arguments)
 
     def close(self) -> None:
         """Has callbacks return, and ends the client's threads; a second call does nothing."""
         self._finalizer()
 
 
-def _shut_down(library: Any, pointer: int, _callback: object, release: Callable[[], None], process: int) -> None:
+def _shut_down(
+    started: tuple[float, float],
+    library: Any,
+    pointer: int,
+    _callback: object,
+    release: Callable[[], None],
+    process: int,
+) -> None:
     """Keeps the callback alive until no thread can call it. A forked child has no threads to wait for."""
     if os.getpid() == process:
         release()
+        time.sleep(until_quiet(*started, monotonic()))
         library.ShutdownPushConsumer(pointer)
+
+
+def until_quiet(began: float, running: float, now: float) -> float:
+    """Seconds until the client does not ask for routes; its start lay between ``began`` and ``running``."""
+    since = now - (began + _FIRST_ROUTES - _EARLY)
+    if since < 0:
+        return 0.0
+    return max(0.0, _EARLY + running - began + _ROUTES_TAKE - since % _ROUTES_EVERY)

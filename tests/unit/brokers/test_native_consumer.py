@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from outbox.brokers.native.consumer import until_quiet
 from outbox.brokers.native.handover import Ending, Handover
 from outbox.brokers.native.names import check_names
 from outbox.brokers.native.places import Place
@@ -37,6 +38,15 @@ def test_topics_of_a_namespace_are_checked_too() -> None:
 def test_a_delay_becomes_the_next_longer_level(delay: float, level: int) -> None:
     # Given a delay in seconds; When a level is chosen; Then it is not shorter, unless there is none
     assert level_for(delay) == level
+
+
+@pytest.mark.parametrize(
+    ("age", "rest"),
+    [(0, 0), (2.85, 0), (3, 2.5), (4, 1.5), (5.6, 0), (32.8, 0), (33, 2.5), (35.5, 0), (3003, 2.5)],
+)
+def test_the_client_is_not_shut_down_while_it_asks_for_routes(age: float, rest: float) -> None:
+    # Given a start that took half a second; When it is to end at some age; Then it waits out what comes every 30 s
+    assert until_quiet(100.0, 100.5, 100.0 + age) == pytest.approx(rest)
 
 
 class Waiting:
