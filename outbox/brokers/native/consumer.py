@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from outbox.brokers.native.library import MessageCallback
 from outbox.brokers.native.producer import Credentials
+from outbox.brokers.native.quiet import until_quiet
 from outbox.clock import monotonic
 
 #: ``CLogLevel`` E_LOG_LEVEL_WARN.
@@ -17,13 +18,6 @@ _LOG_LEVEL: Final = 3
 _TRACED: Final = 0
 _NOT_TRACED: Final = 1
 _EVERYTHING: Final = b"*"
-#: The client asks for routes so many seconds after its start, and again every so many (``startScheduledTask``). A
-#: shutdown meanwhile interrupts a thread that cannot be interrupted, and the process aborts.
-_FIRST_ROUTES: Final = 3.0
-_ROUTES_EVERY: Final = 30.0
-#: What asking may take, and how much too early its clock may be.
-_ROUTES_TAKE: Final = 2.0
-_EARLY: Final = 0.1
 
 #: Called with consumer and message, by threads of the client.
 OnMessage = Callable[[int, int], int]
@@ -86,11 +80,3 @@ def _shut_down(
         release()
         time.sleep(until_quiet(*started, monotonic()))
         library.ShutdownPushConsumer(pointer)
-
-
-def until_quiet(began: float, running: float, now: float) -> float:
-    """Seconds until the client does not ask for routes; its start lay between ``began`` and ``running``."""
-    since = now - (began + _FIRST_ROUTES - _EARLY)
-    if since < 0:
-        return 0.0
-    return max(0.0, _EARLY + running - began + _ROUTES_TAKE - since % _ROUTES_EVERY)

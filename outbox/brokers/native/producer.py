@@ -16,6 +16,8 @@ from typing import Any, Final
 from outbox.brokers.base import BrokerClosed, Outgoing, Unknown
 from outbox.brokers.native.content import BODY_MAX, properties_of
 from outbox.brokers.native.library import QueueSelector, SendResult, log_folder
+from outbox.brokers.native.quiet import until_quiet
+from outbox.clock import monotonic
 
 log = logging.getLogger(__name__)
 
@@ -127,9 +129,10 @@ class Producer:
         if credentials is not None:
             keys = (credentials.access_key.encode(), credentials.secret_key.encode())
             lib.SetProducerSessionCredentials(pointer, *keys, b"")
+        began = monotonic()
         if lib.StartProducer(pointer) != 0:
             raise RuntimeError(f"group {group}: the native client does not start: {lib.GetLatestErrorMessage()!r}")
-        self._finalizer = weakref.finalize(self, _shut_down, lib, pointer, self._process)
+        self._finalizer = weakref.finalize(self, _shut_down, (began, monotonic()), lib, pointer, self._process)
         time.sleep(_FIRST_HEARTBEAT)
         return pointer
 
@@ -147,7 +150,8 @@ class Producer:
             lib.DestroyMessage(content)
 
 
-def _shut_down(library: Any, pointer: int, process: int) -> None:
+def _shut_down(started: tuple[float, float], library: Any, pointer: int, process: int) -> None:
     """Ends the client's threads. A forked child has none, and waiting for them would be for ever."""
     if os.getpid() == process:
+        time.sleep(until_quiet(*started, monotonic()))
         library.ShutdownProducer(pointer)

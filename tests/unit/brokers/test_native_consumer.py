@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from outbox.brokers.native.consumer import until_quiet
 from outbox.brokers.native.handover import Ending, Handover
 from outbox.brokers.native.names import check_names
 from outbox.brokers.native.places import Place
+from outbox.brokers.native.quiet import until_quiet
 from outbox.brokers.native.reception import RECONSUME_LATER, Reception
 from outbox.brokers.native.returns import level_for
 from outbox.brokers.source import Delivery
