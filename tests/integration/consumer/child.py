@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from outbox.consumer import Inbox, LeasedInbox, Message, Runner, RunnerSettings
+from outbox.consumer import Inbox, LeasedInbox, Message, Runner, RunnerSettings, claims
 from outbox.settings import load
 from outbox.store.database import Database
 from outbox.wiring import open_source
@@ -73,7 +73,7 @@ def crash(url: str, point: str) -> None:
 
     inbox: Inbox = shop(database.engine, step, row_lock=point == "after the reservation")
     if point == "after the claim":
-        event.listen(database.engine, "after_cursor_execute", _stop_after_claim)
+        claims.insert = _stopping(claims.insert)
     if point == "after the reservation":
         event.listen(database.engine, "commit", lambda _: event.listen(database.engine, "begin", lambda _: stop_here()))
     source = Stopping()
@@ -104,9 +104,14 @@ def hold(url: str, broker_url: str, group: str, topic: str) -> None:
     Runner(source, inbox, RunnerSettings(threads=2, invisible=HELD, receive_wait=0.2)).run(threading.Event())
 
 
-def _stop_after_claim(_connection: sa.Connection, _cursor: object, statement: str, *_: object) -> None:
-    if "outbox_inbox" in statement:
+def _stopping(step: Callable[..., object]) -> Callable[..., Any]:
+    """The step, and not a step further."""
+
+    def taken(*arguments: object) -> None:
+        step(*arguments)
         stop_here()
+
+    return taken
 
 
 if __name__ == "__main__":
