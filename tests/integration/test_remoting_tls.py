@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox.brokers.base import Outage, Refused
+from outbox.brokers.base import Outage
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.connections import Connections
 from outbox.brokers.remoting.tls import tls_context, tls_dial
@@ -98,11 +98,11 @@ def test_checks_arrive_and_are_answered(service: Service, topic: str) -> None:
     assert (half_id, ended.confirmation) == (ours.half_id, Confirmation.CONFIRMED)
 
 
-def test_a_wrong_secret_is_refused_under_tls_too(secured: Secured, topic: str) -> None:
+def test_a_wrong_secret_is_an_outage_under_tls_too(secured: Secured, topic: str) -> None:
     impostor = secured.service("a-wrong-secret")
     (outcome,) = impostor.broker().prepare([message(topic)], timeout=10)
     impostor.close()
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Outage)
     assert "OUTBOX_SECRET_KEY" in outcome.reason
 
 
