@@ -87,6 +87,11 @@ def publish(deployment: Deployment, count: int) -> None:
     assert sorted(deployment.visible()) == sorted(keys)
 
 
+def listens(deployment: Deployment, process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process has said so."""
+    return any(f"/{process.pid}/" in name for name in deployment.operations.figures().heartbeats)
+
+
 @pytest.mark.parametrize("fault", ["relay.before_decide=kill", "relay.before_commit=kill"])
 def test_what_a_dead_relay_leaves_is_finished_by_others_which_end_when_told_to(
     deployment: Deployment, fault: str
@@ -98,6 +103,9 @@ def test_what_a_dead_relay_leaves_is_finished_by_others_which_end_when_told_to(
     # When others run; Then each order has its message, once, and the halves that lost are gone
     relay, checkback = deployment.outbox("relay"), deployment.outbox("checkback")
     publish(deployment, 1)
+    deployment.wait(
+        "both listen", lambda: all(f"/{it.pid}/" in "".join(beats(deployment)) for it in (relay, checkback))
+    )
     # And both end by themselves on SIGTERM (the client hangs in a process that does not shut it down)
     assert [ended(relay), ended(checkback)] == [0, 0]
 
