@@ -103,9 +103,7 @@ def test_what_a_dead_relay_leaves_is_finished_by_others_which_end_when_told_to(
     # When others run; Then each order has its message, once, and the halves that lost are gone
     relay, checkback = deployment.outbox("relay"), deployment.outbox("checkback")
     publish(deployment, 1)
-    deployment.wait(
-        "both listen", lambda: all(f"/{it.pid}/" in "".join(beats(deployment)) for it in (relay, checkback))
-    )
+    deployment.wait("both listen", lambda: listens(deployment, relay) and listens(deployment, checkback))
     # And both end by themselves on SIGTERM (the client hangs in a process that does not shut it down)
     assert [ended(relay), ended(checkback)] == [0, 0]
 
