@@ -102,6 +102,12 @@ class Ending:
     verdict: Verdict
 
 
+def refuse_unknown(endings: Sequence[Ending]) -> None:
+    """``ValueError`` for an ending that is none; each transport's ``resolve`` asks first."""
+    if any(ending.verdict is Verdict.UNKNOWN for ending in endings):
+        raise ValueError("endings: a half is ended by COMMIT or ROLLBACK; leave out what is UNKNOWN")
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """What the broker said to an ending."""

@@ -23,6 +23,7 @@ from outbox.brokers.base import (
     Sought,
     Stored,
     Unknown,
+    refuse_unknown,
 )
 from outbox.brokers.embedded import halves
 from outbox.brokers.embedded.checks import tick
@@ -31,7 +32,6 @@ from outbox.brokers.embedded.listener import Listener
 from outbox.brokers.embedded.storefile import CommitUnknown, StoreFile, Unavailable
 from outbox.brokers.embedded.timing import LIKE_ROCKETMQ, BrokerTiming, Clock
 from outbox.clock import monotonic
-from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
 
 log = logging.getLogger(__name__)
@@ -88,8 +88,7 @@ class EmbeddedBroker:
     def resolve(self, endings: Sequence[Ending], until: float) -> list[Ended]:
         """Ends halves, all in one transaction that is complete before ``until`` or not written."""
         self._expect_open()
-        if any(ending.verdict is Verdict.UNKNOWN for ending in endings):
-            raise ValueError("endings: UNKNOWN ends nothing; leave the half out")
+        refuse_unknown(endings)
         return self._end(endings, until)
 
     def find(self, sought: Sequence[Sought], until: float) -> list[Sighting]:

@@ -17,6 +17,7 @@ from outbox.brokers.base import (
     Prepared,
     Publication,
     Sought,
+    refuse_unknown,
 )
 from outbox.brokers.grpc.access import Access
 from outbox.brokers.grpc.channels import Channels
@@ -25,7 +26,6 @@ from outbox.brokers.grpc.listener import Listener
 from outbox.brokers.grpc.routes import Routes, writable
 from outbox.brokers.grpc.sending import Sender, half_kind, plain_kind
 from outbox.brokers.grpc.transactions import Transactions
-from outbox.lifecycle import Verdict
 from outbox.verdict import Sighting
 
 log = logging.getLogger(__name__)
@@ -90,8 +90,7 @@ class GrpcBroker:
 
     def resolve(self, endings: Sequence[Ending], until: float) -> list[Ended]:
         """Ends halves that this process sent, once each; see ``Broker.resolve``. Never CONFIRMED."""
-        if any(ending.verdict is Verdict.UNKNOWN for ending in endings):
-            raise ValueError("endings: a half is ended by COMMIT or ROLLBACK; leave out what is unknown")
+        refuse_unknown(endings)
         return self._open().transactions.end(endings, until)
 
     def send(self, messages: Sequence[Outgoing], timeout: float) -> list[Publication]:

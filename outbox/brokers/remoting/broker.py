@@ -15,6 +15,7 @@ from outbox.brokers.base import (
     Prepared,
     Publication,
     Sought,
+    refuse_unknown,
 )
 from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.commands import Sign
@@ -27,7 +28,6 @@ from outbox.brokers.remoting.sending import Sender
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.brokers.remoting.transactions import Transactions
 from outbox.brokers.remoting.window import CAP
-from outbox.lifecycle import Verdict
 from outbox.verdict import Sighting
 
 CAPABILITIES: Final = Capabilities(confirms=True, finds=True, ends_by_handle=True, check_scope="group")
@@ -110,8 +110,7 @@ class RemotingBroker:
 
     def resolve(self, endings: Sequence[Ending], until: float) -> list[Ended]:
         """Ends halves; see ``Broker.resolve``."""
-        if any(ending.verdict is Verdict.UNKNOWN for ending in endings):
-            raise ValueError("endings: a half is ended by COMMIT or ROLLBACK; leave out what is unknown")
+        refuse_unknown(endings)
         return self._open().transactions.end(endings, until)
 
     def send(self, messages: Sequence[Outgoing], timeout: float) -> list[Publication]:
