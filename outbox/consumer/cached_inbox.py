@@ -1,7 +1,6 @@
 """``CachedInbox`` (C5): Redis in front of the database; Redis holds committed facts, the unique index decides."""
 
 import logging
-import threading
 
 from outbox.clock import monotonic
 from outbox.consumer.claims import Claim
@@ -27,12 +26,11 @@ class RedisMemory:
         self._ttl = round(ttl * 1000)
         self._counters = counters
         self._rests_until = 0.0
-        self._lock = threading.Lock()
 
     def knows(self, claim: Claim) -> bool:
         """Only if the value is this very message's fingerprint: another payload is the database's to judge."""
         if monotonic() < self._rests_until:
-            self._count()
+            self._counters.count("errors")
             return False
         try:
             with reachable():
@@ -65,12 +63,8 @@ class RedisMemory:
 
     def _leave_alone(self, error: Exception) -> None:
         self._rests_until = monotonic() + _REST
-        self._count()
+        self._counters.count("errors")
         log.warning("%s: the database decides alone for %.0f s", error, _REST)
-
-    def _count(self) -> None:
-        with self._lock:
-            self._counters.errors += 1
 
 
 class CachedInbox(Remembering):

@@ -166,13 +166,13 @@ def forget(engine: Engine, consumer: str, key: bytes) -> bool:
 def _insert(connection: Connection, claim: Claim, extra: dict[str, Any]) -> bool:
     values = claim.columns() | {"received_at": utc_now()} | extra
     if connection.dialect.name in MYSQL_FAMILY:
-        return _insert_mysql(connection, values)
+        return insert_on_mysql(connection, values)
     build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = build(inbox).values(values).on_conflict_do_nothing(index_elements=["consumer", "key"])
     return connection.execute(statement.returning(inbox.c.consumer)).first() is not None
 
 
-def _insert_mysql(connection: Connection, values: dict[str, Any]) -> bool:
+def insert_on_mysql(connection: Connection, values: dict[str, Any]) -> bool:
     """A plain INSERT, whose 1062 can only be this key's: IGNORE would hide other errors, and row counts mislead."""
     try:
         connection.execute(inbox.insert().values(values))

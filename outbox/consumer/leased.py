@@ -7,7 +7,6 @@ from outbox.clock import monotonic
 from outbox.consumer.claims import Claim
 from outbox.consumer.failures import outcome_of, said
 from outbox.consumer.leases import Busy, Claimed, ClaimStore, Contradicted, Keeper, Lease
-from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, InProgress, Outcome, Park, Processed
 
 log = logging.getLogger(__name__)
@@ -29,10 +28,10 @@ class LeasedExecution:
         self._seconds = seconds
         self._keeper = Keeper(seconds)
 
-    def execute(self, consumer: str, message: Message, work: Work) -> Outcome:
-        """Says what became of the message; never raises for what store and handler do."""
+    def execute(self, claim: Claim, work: Work) -> Outcome:
+        """Says what became of the claim's message; never raises for what store and handler do."""
         try:
-            return self._execute(Claim.of(consumer, message), work)
+            return self._execute(claim, work)
         except Exception as error:  # noqa: BLE001 -- named in the outcome, which the runner logs
             return outcome_of(error)
 

@@ -114,4 +114,4 @@ class LeasedInbox(SqlConsumer):
                 with fenced.transaction():
                     pass
 
-        return self._execution.execute(self.consumer, message, work)
+        return self._execution.execute(claim, work)

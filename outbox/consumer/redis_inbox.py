@@ -65,7 +65,7 @@ class RedisInbox(Consumer):
             if not self._claims.complete(claim, lease.token):
                 raise LeaseLost(f"key {message.key!r}: another owner claimed it; both may have had their effect")
 
-        return self._execution.execute(self.consumer, message, work)
+        return self._execution.execute(claim, work)
 
     def _run(self, handler: Handler, message: Message, lease: Lease) -> object:
         if inspect.iscoroutinefunction(handler):

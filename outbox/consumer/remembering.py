@@ -7,7 +7,7 @@ or an error of it means nothing: the strategy finds out. So it can neither lose 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from outbox.brokers.source import Delivery
@@ -77,6 +77,12 @@ class Counters:
     errors: int = 0
     #: The strategy knew what the memory did not: unique-key conflicts in the database.
     conflicts: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
+    def count(self, name: str) -> None:
+        """One more of the figure; safe from several threads."""
+        with self._lock:
+            setattr(self, name, getattr(self, name) + 1)
 
 
 class Remembering:
@@ -91,7 +97,6 @@ class Remembering:
         self._inner = inner
         self._memory = memory
         self.counters = counters
-        self._counting = threading.Lock()
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -137,14 +142,14 @@ class Remembering:
         claim = Claim.of(self.consumer, message)
         with self._alone(claim):
             if self._memory.knows(claim):
-                self._count("hits")
+                self.counters.count("hits")
                 return Duplicate()
-            self._count("misses")
+            self.counters.count("misses")
             outcome = self._inner.execute(message, handler)
             if isinstance(outcome, Processed | Duplicate):
                 self._memory.remember(claim)
             if isinstance(outcome, Duplicate):
-                self._count("conflicts")
+                self.counters.count("conflicts")
         return outcome
 
     def park(self, delivery: Delivery, reason: str) -> bool:
@@ -167,7 +172,3 @@ class Remembering:
     def _alone(self, _claim: Claim) -> Iterator[None]:
         """Other processes work on the same key as well; the strategy behind keeps them apart."""
         yield
-
-    def _count(self, name: str) -> None:
-        with self._counting:
-            setattr(self.counters, name, getattr(self.counters, name) + 1)

@@ -10,11 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import IntegrityError
 
 from outbox.columns import MYSQL_FAMILY
-from outbox.consumer.claims import Claim, Earlier
-from outbox.consumer.drivers import DUPLICATE_ENTRY, begun, number_of
+from outbox.consumer.claims import Claim, Earlier, insert_on_mysql
+from outbox.consumer.drivers import begun
 from outbox.consumer.errors import LeaseLost
 from outbox.consumer.leases import Busy, Claimed, Contradicted, Finished
 from outbox.consumer.schema import inbox
@@ -95,13 +94,7 @@ def _take_mysql(connection: Connection, claim: Claim, fresh: dict[str, Any], lea
     """Update first: a plain INSERT that fails holds a shared lock on the row, and two of them deadlock."""
     if connection.execute(inbox.update().where(claim.row(), _free(claim)).values(_taking(lease))).rowcount:
         return int(connection.execute(sa.select(inbox.c.token).where(claim.row())).scalar_one())
-    try:
-        connection.execute(inbox.insert().values(fresh))
-    except IntegrityError as error:
-        if number_of(error.orig) != DUPLICATE_ENTRY:
-            raise
-        return None
-    return 1
+    return 1 if insert_on_mysql(connection, fresh) else None
 
 
 def _standing(connection: Connection, claim: Claim) -> Finished | Busy | Contradicted:
