@@ -2,14 +2,17 @@
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from sqlalchemy.orm import Session
 
 from outbox import migrate
-from outbox.consumer import Runner, RunnerSettings
+from outbox.consumer import Message, Processed, Retry, Runner, RunnerSettings
 from outbox.store.database import Database
 from tests.contracts.rig import eventually
-from tests.integration.consumer.shop import keys_done, metadata, shop
+from tests.integration.conftest import Copies
+from tests.integration.consumer.shop import keys_done, metadata, record, shop
 from tests.services.mariadb import MariaDB
 from tests.services.postgres import Postgres
 from tests.services.require import require
@@ -66,3 +69,35 @@ def returned_for(caplog: pytest.LogCaptureFixture) -> set[str]:
     return {
         record.getMessage().split(" s: ", 1)[1] for record in caplog.records if "comes again in" in record.getMessage()
     }
+
+
+def test_connections_that_the_server_has_cut_cost_one_try_in_all(postgresql_copies: Copies, tmp_path: Path) -> None:
+    # Given a consumer with several connections in its pool, all of which the server cuts
+    with postgresql_copies(tmp_path) as url:
+        outside = Database(url)
+        metadata.create_all(outside.engine)
+        together = threading.Barrier(4)
+
+        def side_by_side(message: Message, session: Session) -> None:
+            record(message, session)
+            together.wait()
+
+        inbox = shop(url, side_by_side)
+        threads = [threading.Thread(target=inbox.process, args=(delivery(),)) for _ in range(together.parties)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with outside.transaction() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        # When messages come / Then the first one finds out, and no other pays for a connection of its own
+        together = threading.Barrier(1)
+        first, second = inbox.process(delivery()), inbox.process(delivery())
+        assert isinstance(first, Retry)
+        assert first.outage
+        assert second == Processed()
+        inbox.close()
+        outside.close()
