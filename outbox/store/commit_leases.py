@@ -191,13 +191,17 @@ def _take_over(dialect: str) -> Change:
     )
 
 
+def _delivered() -> dict[str, Any]:
+    return {"state": target_of(Move.DELIVER), "delivered_at": utc_now(), "lease_id": None}
+
+
 def _settle(dialect: str) -> Change:
     return Change(
         dialect,
         sources_of(Move.REOPEN),
         columns={"half_id": str},
         compare=lambda rows: outbox.c.half_id == rows.half_id,
-        values=lambda _: {"state": target_of(Move.DELIVER), "delivered_at": utc_now(), "lease_id": None},
+        values=lambda _: _delivered(),
     )
 
 
@@ -207,13 +211,7 @@ def _presume(dialect: str) -> Change:
         sources_of(Move.REOPEN),
         columns=_HELD_COLUMNS,
         compare=_holder,
-        values=lambda rows: {
-            "state": target_of(Move.DELIVER),
-            "delivered_at": utc_now(),
-            "lease_id": None,
-            "presumed": sa.true(),
-            "reason": rows.reason,
-        },
+        values=lambda rows: {**_delivered(), "presumed": sa.true(), "reason": rows.reason},
     )
 
 
