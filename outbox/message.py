@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from outbox.errors import InvalidMessage
+from outbox.timer import NO_TIMER, Timer, check_earliest
 
 TOPIC_BYTES = 127
 KEY_BYTES = 255
@@ -73,8 +74,10 @@ class Message:
     content_type: str = "application/octet-stream"
     headers: Mapping[str, str] = field(default_factory=dict)
     mode: Mode = Mode.TRANSACTIONAL
-    #: Not published before this moment (aware).
-    not_before: datetime | None = None
+    #: Not published before this moment (aware), or before so long after the insert.
+    not_before: datetime | timedelta | None = None
+    #: When the broker itself hands the message out; for plain messages.
+    timer: Timer = NO_TIMER
 
     def __post_init__(self) -> None:
         _check_topic(self.topic)
@@ -83,8 +86,13 @@ class Message:
         _check_text("content_type", self.content_type, CONTENT_TYPE_BYTES)
         _check_body(self.body)
         _check_headers(self.headers, self.key)
-        if self.not_before is not None and self.not_before.tzinfo is None:
-            raise InvalidMessage("not_before", f"{self.not_before!r} has no time zone: pass an aware datetime")
+        check_earliest(self.not_before)
+        if self.timer != NO_TIMER and self.mode is not Mode.PLAIN:
+            raise InvalidMessage(
+                self.timer.field,
+                f"the broker never delivers a transactional message with a timer: use not_before or delay, or make "
+                f"{self.topic!r} one of plain_topics",
+            )
 
 
 def encode(payload: Any) -> tuple[bytes, str]:

@@ -1,7 +1,7 @@
 """The library call: ``Outbox.add`` writes the message's row in the caller's own transaction."""
 
 from collections.abc import Awaitable, Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
 from sqlalchemy.engine import Connection
@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from outbox.errors import InvalidMessage, NoTransaction
 from outbox.message import Message, Mode, encode
 from outbox.store.insert import insert
+from outbox.timer import Timer, earliest_of
 
 IfExists = Literal["raise", "skip"]
 
@@ -38,6 +39,9 @@ class Outbox:
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
         not_before: datetime | None = None,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        delay_level: int | None = None,
         if_exists: IfExists = "raise",
     ) -> int: ...
 
@@ -53,6 +57,9 @@ class Outbox:
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
         not_before: datetime | None = None,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        delay_level: int | None = None,
         if_exists: IfExists = "raise",
     ) -> Awaitable[int]: ...
 
@@ -67,13 +74,20 @@ class Outbox:
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
         not_before: datetime | None = None,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        delay_level: int | None = None,
         if_exists: IfExists = "raise",
     ) -> int | Awaitable[int]:
         """Adds a message to the caller's transaction and returns its row's id (async sessions: an awaitable of it).
 
         The row is inserted at once and becomes a message if, and only if, the caller commits. ``key`` is the identity
         of the business fact, unique per topic for as long as the row is kept. ``payload`` is bytes, a pydantic model,
-        or anything that JSON can write; ``not_before`` (aware) delays the publication.
+        or anything that JSON can write.
+
+        ``not_before`` (aware), or ``delay`` from now by the database's clock, keeps the row in the outbox until then:
+        any length, any topic, and it can be cancelled meanwhile. ``deliver_at`` (aware; RocketMQ 5) or ``delay_level``
+        (1 to 18: 1 s to 2 h; RocketMQ 4.9 and 5) hands it to the broker's own timer, which only plain topics can use.
 
         Raises ``InvalidMessage`` (a limit of RocketMQ; names the field), ``DuplicateKey`` (the same message was added
         before; with ``if_exists="skip"`` the earlier row's id is returned instead), ``PayloadMismatch`` (another
@@ -82,7 +96,9 @@ class Outbox:
         """
         if if_exists not in ("raise", "skip"):
             raise ValueError(f"if_exists={if_exists!r}: 'raise' or 'skip'")
-        message = self._message(topic, key, payload, tag, headers, content_type, not_before)
+        earliest = earliest_of(not_before, delay, deliver_at)
+        timer = Timer(deliver_at, delay_level)
+        message = self._message(topic, key, payload, tag, headers, content_type, earliest, timer)
         return _write(session, message, skip=if_exists == "skip")
 
     def _message(
@@ -93,11 +109,13 @@ class Outbox:
         tag: str | None,
         headers: Mapping[str, str] | None,
         content_type: str | None,
-        not_before: datetime | None,
+        not_before: datetime | timedelta | None,
+        timer: Timer,
     ) -> Message:
         body, natural_type = encode(payload)
         mode = Mode.PLAIN if topic in self._plain_topics else Mode.TRANSACTIONAL
-        return Message(topic, key, body, tag, content_type or natural_type, dict(headers or {}), mode, not_before)
+        natural = content_type or natural_type
+        return Message(topic, key, body, tag, natural, dict(headers or {}), mode, not_before, timer)
 
 
 def _write(

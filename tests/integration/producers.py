@@ -14,7 +14,7 @@ from outbox import Outbox
 from outbox.store.database import parsed
 
 KINDS = ("Session", "Connection", "AsyncSession", "AsyncConnection")
-service = Outbox(origin="tests")
+service = Outbox(origin="tests", plain_topics={"logs"})
 
 orders = sa.Table(
     "orders",

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ from outbox.schema import outbox
 from outbox.store import insert
 from outbox.store.claims import Claims
 from outbox.store.database import Database
+from outbox.store.operations import Operations
 from tests.contracts.rig import eventually
 from tests.integration.conftest import Copies
 from tests.integration.producers import application, message, orders, service
@@ -220,3 +222,45 @@ def test_plain_topics_are_marked(engine: Engine) -> None:
     with engine.connect() as connection:
         modes = connection.execute(sa.select(outbox.c.mode).order_by(outbox.c.id)).scalars().all()
     assert modes == ["plain", "transactional"]
+
+
+def test_a_delay_counts_from_the_insert_by_the_databases_clock(engine: Engine, database: Database) -> None:
+    # Given delays from a minute to a century / When messages are added with them
+    delays = {"minute": timedelta(minutes=1), "century": timedelta(days=36_525)}
+    with engine.begin() as transaction:
+        for key, delay in delays.items():
+            service.add(transaction, **message({"key": key, "delay": delay}))
+    # Then each row is due that long after it was written, and nobody claims it before
+    with database.transaction() as connection:
+        query = sa.select(outbox.c.key, outbox.c.not_before, outbox.c.available_at, outbox.c.created_at)
+        rows = {row.key: row for row in connection.execute(query)}
+    for key, delay in delays.items():
+        assert rows[key].not_before == rows[key].available_at == rows[key].created_at + delay
+    assert Claims(database).claim(10, 1 << 20, lease=30) == []
+
+
+def test_a_delayed_row_is_cancelled_before_its_time(engine: Engine, database: Database) -> None:
+    # Given a plain and a transactional row that are not due
+    with engine.begin() as transaction:
+        fields = [{"topic": topic, "delay": timedelta(days=400)} for topic in ("logs", "payments")]
+        rows = [service.add(transaction, **message(it)) for it in fields]
+    # When they are cancelled; Then both are
+    assert Operations(database).cancel(rows, "not wanted any more") == rows
+
+
+def test_the_brokers_timer_is_a_property_of_a_plain_row(engine: Engine, database: Database) -> None:
+    # Given a moment that the broker's timer takes by now, one that it will take later, and a level
+    near = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    far = near + timedelta(days=30)
+    with engine.begin() as transaction:
+        service.add(transaction, **message({"topic": "logs", "key": "near", "deliver_at": near}))
+        service.add(transaction, **message({"topic": "logs", "key": "far", "deliver_at": far}))
+        service.add(transaction, **message({"topic": "logs", "key": "level", "delay_level": 3, "headers": {"a": "b"}}))
+    # When rows are claimed; Then the far one is kept back until the broker can take it
+    claimed = {attempt.key: attempt for attempt in Claims(database).claim(10, 1 << 20, lease=30)}
+    assert sorted(claimed) == ["level", "near"]
+    assert claimed["near"].headers == {"TIMER_DELIVER_MS": str(int(near.timestamp() * 1000))}
+    assert claimed["level"].headers == {"a": "b", "DELAY": "3"}
+    with database.transaction() as connection:
+        query = sa.select(outbox.c.available_at).where(outbox.c.key == "far")
+        assert connection.execute(query).scalar_one() == far - timedelta(days=2)

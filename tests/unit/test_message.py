@@ -1,7 +1,7 @@
 """RocketMQ's limits, field by field; whatever is accepted fits them."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from sqlalchemy import create_engine
 
+from outbox import Outbox
 from outbox.errors import InvalidMessage
 from outbox.message import (
     BODY_BYTES,
@@ -22,6 +24,7 @@ from outbox.message import (
     Message,
     encode,
 )
+from outbox.timer import Timer
 
 
 def message(**fields: Any) -> Message:
@@ -230,3 +233,40 @@ def test_a_payload_that_is_no_json(payload: Any) -> None:
     with pytest.raises(InvalidMessage) as caught:
         encode(payload)
     assert caught.value.field == "payload"
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ({"not_before": datetime(2030, 1, 1)}, "not_before"),  # noqa: DTZ001 -- the case in question
+        ({"deliver_at": datetime(2030, 1, 1)}, "deliver_at"),  # noqa: DTZ001
+        ({"delay": timedelta(seconds=-1)}, "delay"),
+        ({"delay": timedelta(days=36_526)}, "delay"),
+        ({"delay": timedelta(1), "not_before": datetime(2030, 1, 1, tzinfo=UTC)}, "delay"),
+        ({"delay": timedelta(1), "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay"),
+        ({"delay_level": 3, "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay_level"),
+        ({"delay_level": 0}, "delay_level"),
+        ({"delay_level": 19}, "delay_level"),
+    ],
+    ids=str,
+)
+def test_a_start_that_cannot_be_meant_names_its_argument(words: dict[str, Any], field: str) -> None:
+    with create_engine("sqlite://").connect() as connection, pytest.raises(InvalidMessage) as caught:
+        Outbox(origin="tests", plain_topics={"logs"}).add(connection, topic="logs", key="k", payload={}, **words)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("words", [{"deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, {"delay_level": 1}], ids=str)
+def test_the_brokers_timer_is_refused_for_transactional_messages(words: dict[str, Any]) -> None:
+    # Given a topic of transactional messages / When a message with a timer is added; Then the remedy is named
+    with (
+        create_engine("sqlite://").connect() as connection,
+        pytest.raises(InvalidMessage, match="not_before") as caught,
+    ):
+        Outbox(origin="tests").add(connection, topic="payments", key="k", payload={}, **words)
+    assert caught.value.field in words
+
+
+def test_the_moment_of_delivery_is_written_in_utc_milliseconds() -> None:
+    moment = datetime(2030, 1, 1, 1, 0, 0, 250_999, tzinfo=timezone(timedelta(hours=1)))
+    assert Timer(moment).properties() == {"TIMER_DELIVER_MS": "1893456000250"}
