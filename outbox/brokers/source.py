@@ -25,12 +25,17 @@ class Delivery:
     invisible_until: float
     #: Seconds since 1970 by the producer's clock when the message was first sent; redeliveries keep it. None: unknown.
     born_at: float | None = None
+    #: The queue that this delivery holds until it is acknowledged or buried; None: the group is not orderly.
+    lane: str | None = None
 
 
 class Source(Protocol):
     """A consumer group's view of some topics: every delivery must be acknowledged, or comes again.
 
     The calls after ``receive`` return False where the broker did not confirm; the delivery then comes again.
+
+    A source of an orderly group gives out one delivery of a lane at a time, in the lane's order: the next one comes once
+    the last one was acknowledged or buried. What is given back, or expires, comes again before everything behind it.
     """
 
     def receive(self, limit: int, wait: float) -> list[Delivery]:

@@ -14,7 +14,7 @@ from outbox.consumer.held import Held, Holdings
 from outbox.consumer.outcome import Outcome, Retry
 from outbox.consumer.prefetch import Prefetch
 from outbox.consumer.schedule import RETRY_DELAYS
-from outbox.consumer.settlement import Settlement
+from outbox.consumer.settlement import AfterRetries, Settlement
 from outbox.consumer.strategy import BatchStrategy, Strategy
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,8 @@ class RunnerSettings:
     #: For how long a delivery is ours; extended once a third of it is gone. The source must use the same.
     invisible: float = 60.0
     retry_delays: Sequence[float] = RETRY_DELAYS
+    #: What becomes of a message that has failed once more than there are delays.
+    after_retries: AfterRetries = "dead-letter"
     #: One wait for messages; bounds how long a stop goes unnoticed.
     receive_wait: float = 1.0
     #: Rests while the store is away: doubling from the first to the longest.
@@ -50,7 +52,9 @@ class Runner:
         self._settings = settings or RunnerSettings()
         self._source = source
         self._strategy = strategy
-        self._settlement = Settlement(source, strategy, self._settings.retry_delays)
+        self._settlement = Settlement(
+            source, strategy, self._settings.retry_delays, after_retries=self._settings.after_retries
+        )
         self._holdings = Holdings(source, self._settings.invisible)
         self._batching = strategy if isinstance(strategy, BatchStrategy) else None
         self._batch = self._batching.batch if self._batching else 1
@@ -111,6 +115,7 @@ class Runner:
                 self._outage.clear()
                 for held in taken:
                     self._holdings.drop(held)
+                self._prefetch.finish(taken)
 
     def _process(self, waiting: Sequence[Held]) -> None:
         rest = self._settings.outage_rest

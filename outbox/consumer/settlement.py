@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Literal
 
 from outbox import faults
 from outbox.brokers.source import Delivery, Source
@@ -12,14 +13,24 @@ from outbox.consumer.strategy import Strategy
 
 log = logging.getLogger(__name__)
 
+AfterRetries = Literal["dead-letter", "park"]
+
 
 class Settlement:
     """Turns outcomes into answers; a delivery is acknowledged only when its outcome is durable."""
 
-    def __init__(self, source: Source, strategy: Strategy, retry_delays: Sequence[float]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        strategy: Strategy,
+        retry_delays: Sequence[float],
+        *,
+        after_retries: AfterRetries = "dead-letter",
+    ) -> None:
         self._source = source
         self._strategy = strategy
         self._delays = retry_delays
+        self._give_up = self._park if after_retries == "park" else self._bury
 
     def settle(self, held: Held, outcome: Outcome) -> None:
         """Tells the broker; raises where a message that must be parked cannot be stored."""
@@ -31,7 +42,7 @@ class Settlement:
             case InProgress(remaining):
                 self._later(held, "another owner has its key", remaining)
             case Retry(reason) if is_exhausted(held.delivery.attempt, self._delays):
-                self._bury(held, f"after {held.delivery.attempt} attempts: {reason}")
+                self._give_up(held, f"after {held.delivery.attempt} attempts: {reason}")
             case Retry(reason):
                 self._later(held, reason, 0.0)
             case Park(reason) | NoKey(reason):

@@ -1,6 +1,10 @@
 """POP requests in flight: one for each topic and broker, left alone until its answer comes.
 
 A poll is never cancelled: on an open connection that would swallow a message until its invisible time is over.
+
+An orderly POP leaves messages where they are and blocks their queue for the group until all of them are acknowledged or
+their time is over; it then begins with the first that is not acknowledged, and counts a delivery for each of the others
+as well (``ConsumerOrderInfoManager``). So it asks for one message, several times at once.
 """
 
 import logging
@@ -14,7 +18,7 @@ from outbox.brokers.remoting.commands import Code, Request, refusal
 from outbox.brokers.remoting.connection import Closed, Connection, Exchange
 from outbox.brokers.remoting.connections import Away, Connections, RemotingError
 from outbox.brokers.remoting.frames import Frame
-from outbox.brokers.remoting.receipts import Receipt, receipts
+from outbox.brokers.remoting.receipts import Receipt, deliveries_before, receipts
 from outbox.brokers.remoting.routes import NoRoute, Routes
 from outbox.brokers.remoting.stored import MalformedMessage, StoredMessage, decode_messages
 from outbox.clock import monotonic
@@ -23,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: The broker's limit of messages for one POP.
 MOST: Final = 32
+#: Polls of an orderly group for one topic at one broker: each finds one message of another queue.
+_ORDERLY_POLLS: Final = 4
 #: Seconds that a topic or broker rests after a failure, and that an answer may take beyond its poll time.
 _REST: Final = 1.0
 GRACE: Final = 3.0
@@ -31,11 +37,12 @@ _NOTHING: Final = frozenset((Code.POLLING_FULL, Code.POLLING_TIMEOUT))
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """A message, its receipt, and the moment before its request was sent."""
+    """A message, its receipt, the moment before its request was sent, and which delivery of it this is."""
 
     message: StoredMessage
     receipt: Receipt
     sent: float
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +56,22 @@ class _Poll:
     overdue: float
 
 
+#: Topic, broker, and which of the polls there.
+_Name = tuple[str, str, int]
+
+
 class Polls:
     """The polls of one consumer group; used by one thread at a time."""
 
     def __init__(
-        self, connections: Connections, routes: Routes, group: str, topics: Mapping[str, str], invisible: float
+        self,
+        connections: Connections,
+        routes: Routes,
+        group: str,
+        topics: Mapping[str, str],
+        invisible: float,
+        *,
+        orderly: bool = False,
     ) -> None:
         self._connections = connections
         self._routes = routes
@@ -61,7 +79,9 @@ class Polls:
         #: Tag expression by topic.
         self._topics = topics
         self._invisible = invisible
-        self._polls: dict[tuple[str, str], _Poll] = {}
+        self._orderly = orderly
+        self._numbers = range(_ORDERLY_POLLS if orderly else 1)
+        self._polls: dict[_Name, _Poll] = {}
         self._resting: dict[tuple[str, str], float] = {}
         self.arrived = threading.Event()
 
@@ -70,8 +90,8 @@ class Polls:
         before = len(self._polls)
         for topic in self._topics:
             for broker, address in self._masters(topic).items():
-                if (topic, broker) not in self._polls and self._resting.get((topic, broker), 0.0) < monotonic():
-                    self._start(topic, broker, address, limit, wait)
+                for number in self._numbers:
+                    self._start((topic, broker, number), address, limit, wait)
         return len(self._polls) > before
 
     def wait(self, seconds: float) -> None:
@@ -98,8 +118,11 @@ class Polls:
             log.warning("nothing is received from topic %s: %s", topic, problem)
             return {}
 
-    def _start(self, topic: str, broker: str, address: str, limit: int, wait: float) -> None:
+    def _start(self, name: _Name, address: str, limit: int, wait: float) -> None:
+        topic, broker, _ = name
         now = monotonic()
+        if name in self._polls or self._resting.get((topic, broker), 0.0) >= now:
+            return
         try:
             connection = self._connections.get(address, now + GRACE)
             exchange = connection.open_exchange(1, self.arrived.set)
@@ -111,7 +134,7 @@ class Polls:
         sent = monotonic()
         connection.send(exchange, [request], sent + GRACE)
         if exchange.written:
-            self._polls[topic, broker] = _Poll(topic, broker, connection, exchange, sent, sent + wait + GRACE)
+            self._polls[name] = _Poll(topic, broker, connection, exchange, sent, sent + wait + GRACE)
         else:
             connection.leave(exchange)
             self._rest(topic, broker, "the request was not written")
@@ -122,14 +145,14 @@ class Polls:
             "consumerGroup": self._group,
             "topic": topic,
             "queueId": "-1",
-            "maxMsgNums": str(max(1, min(limit, MOST))),
+            "maxMsgNums": "1" if self._orderly else str(max(1, min(limit, MOST))),
             "invisibleTime": str(int(self._invisible * 1000)),
             "pollTime": str(int(wait * 1000)),
             "bornTime": "0",
             "initMode": "0",
             "expType": "TAG",
             "exp": self._topics[topic],
-            "order": "false",
+            "order": "true" if self._orderly else "false",
         }
 
     def _read(self, poll: _Poll) -> Iterator[Popped]:
@@ -150,7 +173,8 @@ class Polls:
             self._resting[poll.topic, poll.broker] = monotonic() + _REST
             return
         for message, receipt in found:
-            yield Popped(message, receipt, poll.sent)
+            before = deliveries_before(answer.ext, receipt) if self._orderly else message.reconsume_times
+            yield Popped(message, receipt, poll.sent, before + 1)
 
     def _rest(self, topic: str, broker: str, reason: str) -> None:
         log.warning("nothing is received from topic %s at broker %s: %s", topic, broker, reason)

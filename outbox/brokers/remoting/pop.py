@@ -12,6 +12,7 @@ from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.commands import Sign
 from outbox.brokers.remoting.connections import Connections
 from outbox.brokers.remoting.polls import GRACE, Polls, Popped
+from outbox.brokers.remoting.receipts import Receipt
 from outbox.brokers.remoting.routes import Routes
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.brokers.source import Delivery
@@ -31,11 +32,12 @@ class _Client:
         invisible: float,
         dialler: Dial,
         sign: Sign | None,
+        orderly: bool,
     ) -> None:
         self.process = os.getpid()
         self.connections = Connections(dialler=dialler, sign=sign)
         routes = Routes(name_servers, self.connections)
-        self.polls = Polls(self.connections, routes, group, topics, invisible)
+        self.polls = Polls(self.connections, routes, group, topics, invisible, orderly=orderly)
         self.acknowledgements = Acknowledgements(self.connections, routes, group)
         self.receiving = threading.Lock()
         self.ready: deque[Delivery] = deque()
@@ -57,15 +59,21 @@ class PopSource:
         invisible: float = 60.0,
         dialler: Dial = dial,
         sign: Sign | None = None,
+        orderly: bool = False,
     ) -> None:
-        """``topics``: names, or tag expressions (``"a || b"``) by name; ``invisible``: seconds."""
+        """``topics``: names, or tag expressions (``"a || b"``) by name; ``invisible``: seconds.
+
+        ``orderly``: one delivery of a queue at a time, for all members of the group together, who must all ask for it.
+        What an ordinary group had been given, and not acknowledged, lies in a retry topic that orderly ones never read.
+        """
         expressions = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, EVERYTHING)
         if invisible <= 0 or not expressions:
             raise ValueError("topics, invisible: name at least one topic, and a time above 0 s")
         self._group = group
         self._invisible = invisible
         self._tags = {topic: _tags(expression) for topic, expression in expressions.items()}
-        self._settings = (split_addresses(name_servers), group, expressions, invisible, dialler, sign)
+        self._orderly = orderly
+        self._settings = (split_addresses(name_servers), group, expressions, invisible, dialler, sign, orderly)
         self._closed = False
         self._client = _Client(*self._settings)
 
@@ -105,7 +113,10 @@ class PopSource:
         """Ends the connections; polls end with them and take nothing along."""
         if not self._closed:
             self._closed = True
-            self._own().connections.close()
+            client = self._own()
+            if self._orderly and client.receiving.acquire(blocking=False):
+                self._give_back(client)
+            client.connections.close()
 
     def _own(self) -> _Client:
         """This process's client; what the parent received stays the parent's."""
@@ -136,6 +147,12 @@ class PopSource:
             else:
                 self.acknowledge(delivery)  # the broker compares hashes: another tag with the same one
 
+    def _give_back(self, client: _Client) -> None:
+        """What was received and never asked for would block its queues until its time is over."""
+        self._collect(client)
+        for delivery in client.ready:
+            client.acknowledgements.change(delivery, 0.0)
+
     def _take(self, client: _Client, limit: int) -> list[Delivery]:
         """Up to ``limit`` deliveries that have not expired while they waited here."""
         taken: list[Delivery] = []
@@ -154,11 +171,16 @@ class PopSource:
             keys=tuple(message.properties.get("KEYS", "").split()),
             tag=message.properties.get("TAGS"),
             properties=message.properties,
-            attempt=message.reconsume_times + 1,
+            attempt=popped.attempt,
             receipt=str(popped.receipt),
             invisible_until=popped.sent + self._invisible,
             born_at=message.born_at / 1000,
+            lane=_lane(message.topic, popped.receipt) if self._orderly else None,
         )
+
+
+def _lane(topic: str, receipt: Receipt) -> str:
+    return f"{topic}@{receipt.broker}/{receipt.queue}"
 
 
 def _tags(expression: str) -> frozenset[str] | None:

@@ -105,6 +105,17 @@ def receipts(
         yield message, Receipt(str(message.commit_log_offset), *place, _NORMAL, broker, queue, offset)
 
 
+def deliveries_before(answer: Mapping[str, Any], receipt: Receipt) -> int:
+    """How often an orderly group had the message before: it stays in its queue, so the answer counts, not the message.
+
+    Piece by piece ``kind qo<queue>%<offset> times`` (``ExtraInfoUtil.buildQueueOffsetOrderCountInfo``), for messages
+    that had a delivery before.
+    """
+    wanted = f"{_NORMAL} qo{receipt.queue}%{receipt.offset} "
+    pieces = str(answer.get("orderCountInfo") or "").split(";")
+    return next((int(piece.removeprefix(wanted)) for piece in pieces if piece.startswith(wanted)), 0)
+
+
 def _by_queue(text: object) -> dict[str, str]:
     """Queue id and value of the normal topic in ``kind queue value;…``."""
     pieces = (piece.split(" ") for piece in str(text or "").split(";") if piece)
