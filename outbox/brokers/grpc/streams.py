@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 #: Seconds between heartbeats, as the client's own producer sends them.
 HEARTBEAT: Final = 10.0
 #: Seconds after which the topics are told again although nothing has changed.
-_TOLD_AGAIN: Final = 300.0
+_TOLD_AGAIN: Final = 60.0
 #: Seconds after which a registration is no longer taken for granted.
 _STALE: Final = 3 * HEARTBEAT
 #: Seconds for a call.
@@ -42,6 +42,8 @@ class Role:
     #: The stream, and what is missing without one.
     stream: str
     without: str
+    #: Why what the proxy says of us, in its answer to our settings, does not do; "": it does.
+    objection: Callable[[Any], str] = lambda _: ""
 
 
 class Stream:
@@ -56,6 +58,7 @@ class Stream:
         self._on_question = on_question
         self._told: frozenset[str] | None = None
         self._told_at = 0.0
+        self._answered = True
         self._acknowledged: frozenset[str] | None = None
         self._heartbeat_at = 0.0
         self._call = self.channel.stub.Telemetry(metadata=channels.metadata(), timeout=_STREAM_TIMEOUT)
@@ -71,14 +74,26 @@ class Stream:
         return not self.ended and self._acknowledged == topics and monotonic() - self._heartbeat_at < _STALE
 
     async def tend(self, topics: frozenset[str]) -> None:
-        """Tells the topics where they are new, and sends a heartbeat where one is due."""
+        """Tells the topics where they are new, and sends a heartbeat where one is due.
+
+        ``TimeoutError`` where the proxy does not answer: it may have lost our end of the stream (``GrpcClientChannel``
+        drops it after a failed write) and would bring nothing any more. One question at a time: the proxy answers each
+        in a thread of its own, and two first answers at once are such a failed write.
+        """
+        if not self._answered:
+            self._expect_answer()
+            return
         if self._told != topics or monotonic() - self._told_at > _TOLD_AGAIN:
             await self._tell(topics)
         if self._acknowledged is not None and monotonic() - self._heartbeat_at > HEARTBEAT:
             await self._beat()
 
+    def _expect_answer(self) -> None:
+        if monotonic() - self._told_at > WITHIN:
+            raise TimeoutError(f"proxy {self.channel.name} did not answer the settings within {WITHIN:.0f} s")
+
     async def _tell(self, topics: frozenset[str]) -> None:
-        self._told, self._told_at, self._acknowledged = topics, monotonic(), None
+        self._told, self._told_at, self._acknowledged, self._answered = topics, monotonic(), None, False
         async with asyncio.timeout(WITHIN):
             await self._call.write(self._settings(topics))
 
@@ -121,11 +136,14 @@ class Stream:
             self._on_question(command.recover_orphaned_transaction_command, self.channel)
 
     def _acknowledge(self, command: Any) -> None:
+        self._answered = True
         status = command.status
-        if status.code in (Code.OK, Code.CODE_UNSPECIFIED):
-            self._acknowledged = self._told
-        else:
+        if status.code not in (Code.OK, Code.CODE_UNSPECIFIED):
             log.warning("proxy %s: topics refused: code %d: %s", self.channel.name, status.code, status.message)
+        elif objection := self._role.objection(command.settings):
+            log.error("proxy %s: %s: %s", self.channel.name, self._role.without, objection)
+        else:
+            self._acknowledged = self._told
 
     async def close(self) -> None:
         """Ends the stream."""

@@ -53,6 +53,9 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
         self.settings: list[Any] = []
         self.beats: list[Any] = []
         self.farewells: list[Any] = []
+        #: Whether settings are answered.
+        self.on_settings: Callable[[], bool] = lambda: True
+        self.streams_opened = 0
         self._streams: list[queue.Queue[Any]] = []
         self._start()
 
@@ -172,6 +175,7 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
         """Repeats settings as the proxy does, and passes checks on."""
         outgoing: queue.Queue[Any] = queue.Queue()
         self._streams.append(outgoing)
+        self.streams_opened += 1
         context.add_callback(lambda: outgoing.put(None))
         threading.Thread(target=self._hear, args=(commands, outgoing), daemon=True).start()
         yield from iter(outgoing.get, None)
@@ -181,7 +185,8 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
             for command in commands:
                 self.settings.append(command.settings)
                 self.told.append(tuple(topic.name for topic in command.settings.publishing.topics))
-                outgoing.put(TelemetryCommand(status=status(Code.OK), settings=command.settings))
+                if self.on_settings():
+                    outgoing.put(TelemetryCommand(status=status(Code.OK), settings=command.settings))
         except grpc.RpcError:
             return  # the client has gone
 

@@ -156,6 +156,38 @@ def test_a_heartbeat_without_an_answer_makes_a_new_connection(
     assert len(set(peers)) == 2
 
 
+def test_settings_without_an_answer_make_a_new_stream(
+    proxy: ScriptedProxy, broker: GrpcBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a proxy that lost our end of the stream: it answers nothing on it, and the stream stays open
+    monkeypatch.setattr("outbox.brokers.grpc.streams.WITHIN", 0.5)
+    answers = iter([False])
+    proxy.on_settings = lambda: next(answers, True)
+    # When it listens; Then the topics are told on another stream, and checks are heard
+    asked = Asked()
+    broker.listen(["payments"], asked)
+    ready(broker)
+    proxy.ask("payments", HALF)
+    eventually(lambda: len(asked.checks) == 1, DEADLINE, "the check is heard")
+    assert proxy.told == [("payments",)] * 2
+
+
+def test_one_thing_is_told_at_a_time(
+    proxy: ScriptedProxy, broker: GrpcBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a proxy that has not answered the first settings: two first answers at once would break the stream there
+    monkeypatch.setattr("outbox.brokers.grpc.streams.WITHIN", 0.5)
+    answers = iter([False])
+    proxy.on_settings = lambda: next(answers, True)
+    broker.listen(["payments"], Asked())
+    eventually(lambda: proxy.told == [("payments",)], DEADLINE, "the first settings have come")
+    # When there is something new to tell; Then it is not told on that stream any more
+    broker.listen(["payments", "refunds"], Asked())
+    ready(broker)
+    assert proxy.told == [("payments",), ("payments", "refunds")]
+    assert proxy.streams_opened == 2
+
+
 def test_topics_that_do_not_exist_yet_are_left_out_until_they_do(
     proxy: ScriptedProxy, broker: GrpcBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
