@@ -42,7 +42,7 @@ def has_work(connection: sqlite3.Connection, group: str, topics: Sequence[str], 
     new = "SELECT 1 FROM entry WHERE topic = ? AND id >= ? LIMIT 1"
     return any(
         connection.execute(due, (group, topic, now)).fetchone()
-        or connection.execute(new, (topic, _next_entry(connection, group, topic))).fetchone()
+        or connection.execute(new, (topic, next_entry(connection, group, topic))).fetchone()
         for topic in topics
     )
 
@@ -98,8 +98,8 @@ def append_dead_letter(connection: sqlite3.Connection, group: str, entry_id: int
     append_entries(connection, [(DEAD_LETTER_PREFIX + group, 0, message_id)], json.loads(extra) | origin)
 
 
-def _next_entry(connection: sqlite3.Connection, group: str, topic: str) -> int:
-    """A new group starts at the beginning of the topic."""
+def next_entry(connection: sqlite3.Connection, group: str, topic: str) -> int:
+    """The first entry that the group has not seen; a new one starts at the beginning of the topic."""
     select = "SELECT next_entry FROM progress WHERE consumer_group = ? AND topic = ?"
     row = connection.execute(select, (group, topic)).fetchone()
     return 0 if row is None else int(row[0])
@@ -121,7 +121,7 @@ def _take_due(
 def _take_new(connection: sqlite3.Connection, group: str, topic: str, limit: int, visible_at: float) -> list[Taken]:
     """A watermark is safe here: entries get their ids under the file's one write lock, in the order of commits."""
     select = "SELECT id FROM entry WHERE topic = ? AND id >= ? ORDER BY id LIMIT ?"
-    rows = connection.execute(select, (topic, _next_entry(connection, group, topic), limit)).fetchall()
+    rows = connection.execute(select, (topic, next_entry(connection, group, topic), limit)).fetchall()
     taken = [Taken(entry_id, 1, fresh_token()) for (entry_id,) in rows]
     insert = "INSERT INTO delivery VALUES (?, ?, ?, ?, ?, ?)"
     connection.executemany(insert, [(group, t.entry_id, topic, t.attempt, visible_at, t.receipt) for t in taken])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outbox.brokers.base import BrokerClosed
+from outbox.brokers.embedded import orderly as lanes
 from outbox.brokers.embedded import queues
 from outbox.brokers.embedded.checks import tick
 from outbox.brokers.embedded.inspect import read_entry
@@ -32,13 +33,20 @@ class EmbeddedSource:
         invisible: float = 60.0,
         settings: BrokerTiming = LIKE_ROCKETMQ,
         clock: Clock = time.time,
+        *,
+        orderly: bool = False,
     ) -> None:
-        """``invisible``: seconds that a delivery is ours before it comes again."""
+        """``invisible``: seconds that a delivery is ours before it comes again.
+
+        ``orderly``: one delivery of a queue at a time, for all members of the group together, who must all ask for it.
+        """
         if not group or not topics:
             raise ValueError("group, topics: empty; name the consumer group and at least one topic")
         self._group = group
         self._topics = tuple(topics)
         self._invisible = invisible
+        self._orderly = orderly
+        self._view = lanes if orderly else queues
         self._file = StoreFile(path, settings, clock)
         self._closing = threading.Event()
 
@@ -84,7 +92,7 @@ class EmbeddedSource:
         try:
             tick(self._file, self._limit())
             with self._file.reading() as connection:
-                if not queues.has_work(connection, self._group, self._topics, self._file.clock()):
+                if not self._view.has_work(connection, self._group, self._topics, self._file.clock()):
                     return []
             return self._take_some(limit)
         except Unavailable as error:
@@ -96,8 +104,8 @@ class EmbeddedSource:
         with self._file.writing(self._limit()) as connection:
             now = self._file.clock()
             queues.bury_exhausted(connection, self._group, now, self._file.timing.max_retries)
-            taken = queues.take(connection, self._group, self._topics, limit, now, now + self._invisible)
-            return [_delivery(connection, each, until) for each in taken]
+            taken = self._view.take(connection, self._group, self._topics, limit, now, now + self._invisible)
+            return [_delivery(connection, each, until, orderly=self._orderly) for each in taken]
 
     def _on(
         self, delivery: Delivery, step: Callable[[sqlite3.Connection, Holding], bool | str | None]
@@ -123,7 +131,7 @@ def _entry_id(delivery: Delivery) -> int:
     return int(delivery.receipt.rpartition(":")[0])
 
 
-def _delivery(connection: sqlite3.Connection, taken: Taken, until: float) -> Delivery:
+def _delivery(connection: sqlite3.Connection, taken: Taken, until: float, *, orderly: bool) -> Delivery:
     seen = read_entry(connection, taken.entry_id)
     return Delivery(
         topic=seen.topic,
@@ -136,4 +144,5 @@ def _delivery(connection: sqlite3.Connection, taken: Taken, until: float) -> Del
         receipt=_receipt(taken.entry_id, taken.receipt),
         invisible_until=until,
         born_at=seen.stored_at,
+        lane=f"{seen.topic}/{seen.queue}" if orderly else None,
     )

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from grpc.aio import AioRpcError
@@ -51,14 +52,21 @@ class Polls:
         group: str,
         topics: Mapping[str, str],
         invisible: float,
+        *,
+        orderly: bool = False,
     ) -> None:
-        """``topics``: the tag expression of each topic; ``registration``: only proxies that know us are polled."""
+        """``topics``: the tag expression of each topic; ``registration``: only proxies that know us are polled.
+
+        ``orderly``: one message at a time, since the broker blocks a queue until all of what it gave out has an end.
+        """
         self._channels = channels
         self._routes = routes
         self._registration = registration
         self._group = group
         self._topics = topics
         self._invisible = invisible
+        self._most = 1 if orderly else _MOST
+        self._orderly = orderly
         self._ready: deque[Delivery] = deque()
         self._polls: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._resting: dict[tuple[str, str], float] = {}
@@ -150,7 +158,7 @@ class Polls:
         until = monotonic() + self._invisible
         poll = min(_POLL, self._invisible / 3)
         call = channel.stub.ReceiveMessage(
-            self._request(topic, broker, min(limit, _MOST), poll),
+            self._request(topic, broker, min(limit, self._most), poll),
             metadata=self._channels.metadata(),
             timeout=_POLL + _GRACE,
         )
@@ -158,15 +166,16 @@ class Polls:
         async for answer in call:
             kind = answer.WhichOneof("content")
             if kind == "message":
-                self._take(answer.message, topic, endpoints.facade, until)
+                self._take(answer.message, topic, broker, endpoints.facade, until)
             elif kind == "status" and answer.status.code not in (Code.OK, Code.MESSAGE_NOT_FOUND):
                 code = answer.status.code
                 reason = f"code {code}: {answer.status.message}{_REMEDIES.get(code, '')}"
         return reason
 
-    def _take(self, message: Any, topic: str, facade: str, until: float) -> None:
+    def _take(self, message: Any, topic: str, broker: str, facade: str, until: float) -> None:
+        lane = f"{topic}@{broker}/{message.system_properties.queue_id}" if self._orderly else None
         try:
-            self._ready.append(delivery_of(message, topic, facade, until))
+            self._ready.append(replace(delivery_of(message, topic, facade, until), lane=lane))
         except Corrupted as problem:
             log.error(  # noqa: TRY400 -- the reason is all there is to know
                 "message %s of topic %s is not delivered, it comes again until the proxy buries it: %s",

@@ -31,12 +31,16 @@ _CLOSING: Final = 5.0
 class _Client:
     """Everything that belongs to one process."""
 
-    def __init__(self, access: Access, group: str, topics: Mapping[str, str], invisible: float) -> None:
+    def __init__(
+        self, access: Access, group: str, topics: Mapping[str, str], invisible: float, *, orderly: bool
+    ) -> None:
         self.process = os.getpid()
         self.channels = Channels(access)
         routes = Routes(self.channels, readable)
-        self._registration = Registration(self.channels, routes, _consumer(group, topics), lambda *_: None)
-        self.polls = Polls(self.channels, routes, self._registration, group, topics, invisible)
+        self._registration = Registration(
+            self.channels, routes, _consumer(group, topics, orderly=orderly), lambda *_: None
+        )
+        self.polls = Polls(self.channels, routes, self._registration, group, topics, invisible, orderly=orderly)
         self.acknowledgements = Acknowledgements(self.channels, group)
         self.receiving = threading.Lock()
         self._registration.register(frozenset(topics))
@@ -63,17 +67,27 @@ class GrpcSource:
     """
 
     def __init__(
-        self, access: Access, group: str, topics: Mapping[str, str] | Collection[str], *, invisible: float = 60.0
+        self,
+        access: Access,
+        group: str,
+        topics: Mapping[str, str] | Collection[str],
+        *,
+        invisible: float = 60.0,
+        orderly: bool = False,
     ) -> None:
         """``topics``: names, or names with tag expressions (``paid || refunded``); ``invisible``: seconds, 10 at least.
 
         A group that the broker has not seen begins at the start of young queues, else near their end
         (``ConsumeInitMode.MAX``).
+
+        ``orderly``: one delivery of a queue at a time. The proxy decides it by the group's ``consumeMessageOrderly``:
+        nothing is received while that says otherwise, and the log tells.
         """
         self._access = access
         self._group = group
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, EVERYTHING)
         self._invisible = invisible
+        self._orderly = orderly
         self._closed = False
         self._client: _Client | None = None
         self._opening = threading.Lock()
@@ -119,7 +133,7 @@ class GrpcSource:
             if self._closed:
                 raise BrokerClosed(f"the source of group {self._group} is closed: open a new one")
             if self._client is None or self._client.process != os.getpid():
-                self._client = _Client(self._access, self._group, self._topics, self._invisible)
+                self._client = _Client(self._access, self._group, self._topics, self._invisible, orderly=self._orderly)
             return self._client
 
     def _receive(self, client: _Client, limit: int, until: float) -> list[Delivery]:
@@ -136,7 +150,7 @@ class GrpcSource:
             polls.arrived.wait(min(left, _LOOK))
 
 
-def _consumer(group: str, topics: Mapping[str, str]) -> Role:
+def _consumer(group: str, topics: Mapping[str, str], *, orderly: bool) -> Role:
     def describe(settings: Any, names: frozenset[str]) -> None:
         """The group's subscription."""
         subscription = settings.subscription
@@ -146,10 +160,19 @@ def _consumer(group: str, topics: Mapping[str, str]) -> Role:
             entry.topic.name = name
             entry.expression.type, entry.expression.expression = FilterType.TAG, topics[name]
 
+    def objection(settings: Any) -> str:
+        """What an ordinary member receives of a FIFO group comes in order, and is worked on in any."""
+        if settings.subscription.fifo == orderly:
+            return ""
+        if orderly:
+            return f"the group is not FIFO at the broker: mqadmin updateSubGroup … -g {group} -o true"
+        return "the group is FIFO at the broker (consumeMessageOrderly): set OUTBOX_ORDERLY=true, or take another group"
+
     return Role(
         ClientType.SIMPLE_CONSUMER,
         group,
         describe,
         stream=f"the stream that registers group {group}",
         without=f"group {group} receives nothing",
+        objection=objection,
     )
