@@ -87,7 +87,10 @@ class Settings(BaseSettings):
     backoff_most: Seconds = 300.0
     unknown_delay: Seconds = 5.0
     outage_delay: Seconds = 1.0
-    outage_delay_most: Seconds = 30.0
+    #: The longest time between two pings of a broker that is away: after it is back nobody waits longer.
+    outage_delay_most: Seconds = 2.5
+    #: The longest wait of a row whose topic, or whose broker among several, is away.
+    partial_delay_most: Seconds = 30.0
     # Rhythm.
     poll_fastest: Seconds = 0.1
     poll_slowest: Seconds = 1.0

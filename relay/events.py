@@ -30,6 +30,9 @@ class Events:
     def outage(self, reason: str, pause: float) -> None:
         """The broker is away; no row is charged for it, and the next claim waits ``pause`` seconds."""
 
+    def recovered(self) -> None:
+        """The broker took a message again after an outage; passes are full from now on."""
+
     def partial_outage(self, rows: int, reason: str) -> None:
         """These rows wait, others go on: a topic without a route, one broker of several. None is charged."""
 
@@ -78,6 +81,10 @@ class LogEvents(Events):
     def outage(self, reason: str, pause: float) -> None:
         """Warning."""
         self._log.warning("outage pause=%.1f reason=%s", pause, reason)
+
+    def recovered(self) -> None:
+        """Warning, as the outage."""
+        self._log.warning("the broker is back")
 
     def partial_outage(self, rows: int, reason: str) -> None:
         """Warning."""

@@ -45,7 +45,7 @@ class Loop:
 
     def _claim_and_ship(self) -> float:
         """Starts a pass if there are rows; the seconds to rest before the next claim."""
-        if waiting := self._breaker.remaining():
+        if waiting := self._breaker.admit():
             self._free.release()
             return waiting
         try:

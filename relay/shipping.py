@@ -137,12 +137,14 @@ class Pass:
                     returns.append(Return(attempt, self._stage.settings.unknown_delay, adoptable=True, reason=reason))
                 case Outage(reason, partial=True):
                     returns.append(Return(attempt, self._patience(attempt), reason=reason))
-                case Outage():
-                    returns.append(Return(attempt, delay))
+                case Outage(reason):
+                    returns.append(Return(attempt, delay, reason=reason))
         return Outcomes(winners, published, refusals, returns)
 
-    def _reachability(self, results: Sequence[tuple[Attempt, Result]]) -> float:
-        """Tells the breaker whether the broker took part; the seconds that rows of an outage wait.
+    def _reachability(self, results: Sequence[tuple[Attempt, Result]]) -> float | None:
+        """Tells the breaker whether the broker took part; the seconds that rows of an outage wait, None: they go back
+        to their places, since the breaker waits for them. A row that failed where the broker answered a ping steps
+        aside, so that the next one is tried.
 
         The trouble of one topic, or of one broker among several, says nothing about the others: it stops no pass.
         """
@@ -154,18 +156,20 @@ class Pass:
         if partial:
             self._stage.events.partial_outage(len(partial), partial[0])
         if len(away) + len(partial) < len(results):
-            breaker.success()
+            if breaker.success():
+                self._stage.events.recovered()
         elif away:
+            probing = breaker.half_open()
             pause = breaker.outage()
             self._stage.events.outage(away[0], pause)
-            return pause
+            return pause if probing else None
         return self._stage.settings.outage_delay
 
     def _patience(self, attempt: Attempt) -> float:
         """Seconds that a row waits for its topic; many rows that are tried in vain must not crowd out the others."""
         settings = self._stage.settings
         jitter = random.uniform(-1, 1)  # noqa: S311 -- spreads retries, hides nothing
-        return backoff(attempt.attempts, first=settings.unknown_delay, most=settings.outage_delay_most, jitter=jitter)
+        return backoff(attempt.attempts, first=settings.unknown_delay, most=settings.partial_delay_most, jitter=jitter)
 
     def _refusal(self, attempt: Attempt, reason: str) -> Refusal:
         settings = self._stage.settings

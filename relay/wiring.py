@@ -1,6 +1,7 @@
 """Builds the relay from settings, a database and a broker."""
 
 import logging
+import random
 
 from outbox import clock
 from outbox.brokers.base import Broker
@@ -22,11 +23,14 @@ from relay.presumption import Presumption
 from relay.reconciler import Reconciler
 from relay.shipping import Pass, Stage
 
+#: Seconds for the broker's answer to a ping.
+_PING = 2.0
+
 
 def build(settings: Settings, database: Database, broker: Broker, events: Events | None = None) -> Daemon:
     """A relay over ``database`` and ``broker``; both stay the caller's to close."""
     events = events or LogEvents(logging.getLogger("relay"))
-    breaker = Breaker(settings.outage_delay, settings.outage_delay_most, clock.monotonic)
+    breaker = _breaker(settings, broker)
     claims, leases, identity = Claims(database), CommitLeases(database), Identity(database)
     keeper = LeaseKeeper(claims, settings.lease, clock.monotonic)
     envelopes = Envelopes(origin_of(settings.service, identity.database_id()))
@@ -50,3 +54,13 @@ def build(settings: Settings, database: Database, broker: Broker, events: Events
     reconciler = Reconciler(leases, finisher, events, settings, clock.monotonic)
     loop = Loop(Pass(stage), breaker, settings)
     return Daemon(Work(loop, keeper, reconciler, Operations(database), events), settings)
+
+
+def _breaker(settings: Settings, broker: Broker) -> Breaker:
+    return Breaker(
+        settings.outage_delay,
+        settings.outage_delay_most,
+        clock.monotonic,
+        reachable=lambda: broker.reachable(_PING),
+        jitter=lambda: random.uniform(-1, 1),  # noqa: S311 -- spreads relays, hides nothing
+    )

@@ -205,6 +205,13 @@ class Broker(Protocol):
         """
         ...
 
+    def reachable(self, timeout: float) -> bool:
+        """Whether a broker answers within ``timeout`` seconds; stores nothing and never raises. After ``close``: False.
+
+        Where it says no, a message would be an Outage; where it says yes, the broker may still take none.
+        """
+        ...
+
     def checks_ready(self) -> bool:
         """Whether the registration that makes the broker ask us is in place and fresh."""
         ...

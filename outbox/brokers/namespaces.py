@@ -109,6 +109,10 @@ class NamespacedBroker:
         wrap = self._space.wrap
         self._inner.listen([wrap(it) for it in topics], on_check_of_ours, [wrap(it) for it in groups])
 
+    def reachable(self, timeout: float) -> bool:
+        """As the transport says."""
+        return self._inner.reachable(timeout)
+
     def checks_ready(self) -> bool:
         """As the transport says."""
         return self._inner.checks_ready()

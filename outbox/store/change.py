@@ -106,6 +106,11 @@ def again_after(delay: Any) -> dict[str, Any]:
     return {"available_at": latest(sa.func.coalesce(outbox.c.not_before, due), due)}
 
 
+def in_place() -> ColumnElement[Any]:
+    """Available since the row could first be claimed: by age it stands before all that came after it."""
+    return sa.func.coalesce(outbox.c.not_before, outbox.c.created_at)
+
+
 def half_columns() -> dict[str, type]:
     """The given columns that describe a half."""
     return {"half_id": str, "broker": str, "handle": str, "half_group": str}

@@ -22,6 +22,7 @@ from outbox.store.change import (
     chosen_half,
     half_columns,
     half_values,
+    in_place,
     no_attempt,
     own_attempt,
 )
@@ -30,6 +31,8 @@ from outbox.store.clock import utc_now
 from outbox.store.database import Database
 
 _ATTEMPT: dict[str, type] = {"token": str, "lease": str}
+#: Stands for "no delay, and its place among the others" in the statement.
+_IN_PLACE = -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """An attempt given back, not counted as a failure, to be claimed again after ``delay`` seconds.
+    """An attempt given back, not counted as a failure, to be claimed again after ``delay`` seconds; None: in its place
+    among the others, as if it had not been claimed.
 
     ``adoptable``: its half may be stored, so the token is kept and the check-back may adopt that half.
     """
 
     attempt: Attempt
-    delay: float
+    delay: float | None
     adoptable: bool = False
     #: Kept with the row; "": what was kept before stays.
     reason: str = ""
@@ -156,7 +160,7 @@ def _return(dialect: str) -> Change:
             "token": sa.case((rows.adoptable == 1, outbox.c.token), else_=sa.null()),
             "lease_id": None,
             "reason": sa.func.coalesce(sa.func.nullif(rows.reason, ""), outbox.c.reason),
-            **again_after(rows.delay),
+            "available_at": sa.case((rows.delay < 0, in_place()), else_=again_after(rows.delay)["available_at"]),
         },
     )
 
@@ -178,7 +182,8 @@ def _refused(it: Refusal) -> dict[str, object]:
 
 
 def _returned(it: Return) -> dict[str, object]:
-    return _given(it.attempt) | {"delay": it.delay, "adoptable": int(it.adoptable), "reason": it.reason[:REASON_LENGTH]}
+    delay = _IN_PLACE if it.delay is None else it.delay
+    return _given(it.attempt) | {"delay": delay, "adoptable": int(it.adoptable), "reason": it.reason[:REASON_LENGTH]}
 
 
 def _published(it: Published) -> dict[str, object]:

@@ -34,6 +34,7 @@ class ScriptedBroker:
         self.on_send: Callable[[Outgoing], Publication] = lambda message: Sent(message.unique_id)
         self.on_resolve: Callable[[Ending], Ended] = lambda _: Ended(Confirmation.CONFIRMED)
         self.sighting = Sighting.ABSENT
+        self.is_there: Callable[[], bool] = lambda: True
         self.before_prepare: Callable[[], object] = lambda: None
         self.after_prepare: Callable[[], object] = lambda: None
 
@@ -65,6 +66,9 @@ class ScriptedBroker:
 
     def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:
         raise NotImplementedError
+
+    def reachable(self, timeout: float) -> bool:
+        return self.is_there()
 
     def checks_ready(self) -> bool:
         return True

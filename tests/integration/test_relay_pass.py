@@ -189,6 +189,43 @@ def test_an_outage_never_uses_up_attempts_and_opens_the_breaker(database: Databa
     assert not relay.breaker.closed()
 
 
+def test_rows_that_met_an_outage_keep_their_place(database: Database) -> None:
+    # Given rows that a pass takes to a broker that is away, while younger ones are added
+    old = added(database, 3)
+    relay = Relay(database)
+    relay.broker.on_prepare = lambda _: Outage("connection refused")
+    relay.run()
+    young = added(database, 2)
+    # When the broker is back
+    relay.breaker.success()
+    relay.broker.prepared.clear()
+    relay.broker.on_prepare = lambda message: Stored(relay.broker.half(message))
+    relay.run()
+    # Then the old ones go first
+    assert [int(it.properties["outbox-id"]) for it in relay.broker.prepared] == old + young
+
+
+def test_a_row_that_fails_where_the_broker_answers_steps_aside(database: Database) -> None:
+    # Given a broker that answers pings, and takes every row but the oldest
+    first, second = added(database, 2)
+    relay = Relay(database)
+    relay.broker.on_prepare = lambda it: (
+        Outage("busy") if it.properties["outbox-id"] == str(first) else Stored(relay.broker.half(it))
+    )
+    relay.breaker.outage()
+    relay.clock.now += 100
+    assert relay.breaker.admit() == 0
+    # When it is probed with the oldest row
+    relay.run()
+    assert state_of(database, first) is State.PENDING
+    # Then the next probe is another one, and the way is free
+    relay.clock.now += 100
+    assert relay.breaker.admit() == 0
+    relay.run()
+    assert state_of(database, second) is State.DELIVERED
+    assert relay.breaker.closed()
+
+
 def test_an_open_breaker_probes_with_one_row(database: Database) -> None:
     added(database, 3)
     relay = Relay(database)

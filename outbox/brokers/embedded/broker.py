@@ -109,6 +109,15 @@ class EmbeddedBroker:
         self._stop_listening()
         self._listener = Listener(self._file, {self._group, *groups}, on_check, self._end_one)
 
+    def reachable(self, timeout: float) -> bool:  # noqa: ARG002 -- the file has a time-out of its own
+        """Whether the file can be read; see ``Broker.reachable``."""
+        try:
+            with self._file.reading():
+                return not self._closed
+        except Unavailable as error:
+            log.debug("not reachable: %s", error)
+            return False
+
     def checks_ready(self) -> bool:
         """Whether the registration is in the file and fresh."""
         return self._listener is not None and self._listener.ready()

@@ -20,12 +20,13 @@ from outbox.brokers.base import (
     refuse_unknown,
 )
 from outbox.brokers.grpc.access import Access
-from outbox.brokers.grpc.channels import Channels
+from outbox.brokers.grpc.channels import Channels, Unreachable
 from outbox.brokers.grpc.halves import OpenHalves
 from outbox.brokers.grpc.listener import Listener
 from outbox.brokers.grpc.routes import Routes, writable
 from outbox.brokers.grpc.sending import Sender, half_kind, plain_kind
 from outbox.brokers.grpc.transactions import Transactions
+from outbox.clock import monotonic
 from outbox.verdict import Sighting
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,18 @@ class _Client:
         self.plain = Sender(self._sending, routes, plain_kind())
         self.transactions = Transactions(self._sending, halves)
         self.listener = Listener(self._asking, Transactions(self._asking, halves))
+
+    def is_connected(self, timeout: float) -> bool:
+        """Whether the proxy that was named takes a connection within so many seconds, or has one."""
+        try:
+            self._sending.run(self._connect(monotonic() + timeout)).result(timeout + _CLOSING)
+        except (Unreachable, TimeoutError, CancelledError) as problem:
+            log.debug("not reachable: %r", problem)
+            return False
+        return True
+
+    async def _connect(self, until: float) -> None:
+        await self._sending.get(self._sending.access_point).ready(until)
 
     def close(self) -> None:
         """Ends tasks, threads and connections."""
@@ -104,6 +117,13 @@ class GrpcBroker:
     def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:  # noqa: ARG002
         """Answers checks about ``topics`` from now on; none named: about none. See ``Broker.listen``."""
         self._open().listener.listen(topics, on_check)
+
+    def reachable(self, timeout: float) -> bool:
+        """Whether there is a connection to the proxy, which need not have one to the broker."""
+        try:
+            return self._open().is_connected(timeout)
+        except BrokerClosed:
+            return False
 
     def checks_ready(self) -> bool:
         """Whether the proxies of all topics that exist have acknowledged them; see ``Broker.checks_ready``."""

@@ -113,6 +113,10 @@ class NativeBroker:
         """Answers checks from now on; see ``Broker.listen``."""
         self._remoting.listen(topics, on_check, groups)
 
+    def reachable(self, timeout: float) -> bool:
+        """Whether a master answers; see ``Broker.reachable``."""
+        return self._remoting.reachable(timeout)
+
     def checks_ready(self) -> bool:
         """Whether every master that has one of the topics knows the groups; see ``Broker.checks_ready``."""
         return self._remoting.checks_ready()

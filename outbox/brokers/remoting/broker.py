@@ -23,11 +23,13 @@ from outbox.brokers.remoting.connections import Connections
 from outbox.brokers.remoting.kinds import half_kind, plain_kind
 from outbox.brokers.remoting.listener import HEARTBEAT, Listener
 from outbox.brokers.remoting.lookup import LookUp
+from outbox.brokers.remoting.reach import Reach
 from outbox.brokers.remoting.routes import FRESH, Routes
 from outbox.brokers.remoting.sending import Sender
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.brokers.remoting.transactions import Transactions
 from outbox.brokers.remoting.window import CAP
+from outbox.clock import monotonic
 from outbox.verdict import Sighting
 
 CAPABILITIES: Final = Capabilities(confirms=True, finds=True, ends_by_handle=True, check_scope="group")
@@ -57,6 +59,7 @@ class _Client:
         self.plain = Sender(self.connections, routes, group, plain_kind(), self._pool, cap)
         self.transactions = Transactions(self.connections, routes, self._pool)
         self.look_up = LookUp(self.connections, routes)
+        self.reach = Reach(self.connections, routes, group)
         self.listener.connect(self.connections, routes, self.transactions)
 
     def close(self) -> None:
@@ -126,6 +129,10 @@ class RemotingBroker:
     def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:
         """Answers checks from now on; see ``Broker.listen``."""
         self._open().listener.listen(self._group, topics, on_check, groups)
+
+    def reachable(self, timeout: float) -> bool:
+        """Whether a master answers; see ``Broker.reachable``."""
+        return not self._closed and self._own().reach.anybody(monotonic() + timeout)
 
     def checks_ready(self) -> bool:
         """Whether every master that has one of the topics knows the groups; see ``Broker.checks_ready``."""

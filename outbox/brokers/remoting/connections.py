@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 DIAL_TIMEOUT: Final = 3.0
 _FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
+_LONGEST_PAUSE: Final = 1.0
 
 
 class RemotingError(Exception):

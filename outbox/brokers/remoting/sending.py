@@ -1,6 +1,5 @@
 """Sends half messages and plain messages: placed on queues, pipelined, one wire attempt each."""
 
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence, Set
@@ -15,6 +14,7 @@ from outbox.brokers.remoting.frames import MAX_FRAME, Frame
 from outbox.brokers.remoting.kinds import Kind, Outcome
 from outbox.brokers.remoting.pipeline import Answers, each, exchange
 from outbox.brokers.remoting.placing import Placing, Share
+from outbox.brokers.remoting.reach import nobody
 from outbox.brokers.remoting.routes import Routes
 from outbox.brokers.remoting.stored import encode_properties
 from outbox.brokers.remoting.window import CAP, Window
@@ -166,9 +166,9 @@ class Sender(Generic[Outcome]):
 
     def _is_known(self, address: str, until: float) -> bool:
         """Whether the broker knows who we are: a heartbeat of nobody needs no right beside that."""
-        nobody = json.dumps({"clientID": self._group, "producerDataSet": [], "consumerDataSet": []}).encode()
+        body, timeout = nobody(self._group), max(0.0, until - monotonic())
         try:
-            self._connections.ask(address, Request.HEARTBEAT, {}, nobody, timeout=max(0.0, until - monotonic()))
+            self._connections.ask(address, Request.HEARTBEAT, {}, body, timeout=timeout)
         except RemotingError as problem:
             log.warning("%s does not take us for a client that it knows: %s", address, problem)
             return False
