@@ -81,6 +81,12 @@ class Settings(BaseSettings):
     send_timeout: Seconds = 5.0
     #: For how long a delivery is the consumer's, extended while it lives; what a dead one held comes again that late.
     invisible: Seconds = 60.0
+    #: Handlers that run at once in one consumer process.
+    threads: Annotated[int, Field(ge=1, le=256)] = 4
+    #: Whether the consumer group is FIFO: one message of a queue at a time, in order; all its members must agree.
+    orderly: bool = False
+    #: What becomes of a message that has failed sixteen retries.
+    after_retries: Literal["dead-letter", "park"] = "dead-letter"
     # Refusals, outages.
     failure_budget: Count = 10
     backoff_first: Seconds = 1.0
