@@ -65,14 +65,26 @@ def open_source(settings: Settings, topics: Collection[str], group: str) -> Sour
     space = _namespace(settings)
     group, topics = space.wrap(group), tuple(space.wrap(topic) for topic in topics)
     if scheme == "embedded":
-        return space.source(EmbeddedSource(_file(address), group, topics, settings.invisible, broker_timing(settings)))
+        return space.source(
+            EmbeddedSource(
+                _file(address), group, topics, settings.invisible, broker_timing(settings), orderly=settings.orderly
+            )
+        )
     if scheme == _PROXIES:
         _dial(settings)  # says what is wrong with the files for TLS
         return space.source(open_grpc_source(address, group, topics, settings))
     if scheme == "rocketmq+native":
         return space.source(_push_source(address, group, topics, settings))
     return space.source(
-        PopSource(address, group, topics, invisible=settings.invisible, dialler=_dial(settings), sign=_sign(settings))
+        PopSource(
+            address,
+            group,
+            topics,
+            invisible=settings.invisible,
+            dialler=_dial(settings),
+            sign=_sign(settings),
+            orderly=settings.orderly,
+        )
     )
 
 
@@ -113,6 +125,10 @@ def _native(address: str, settings: Settings) -> Broker:
 
 def _push_source(address: str, group: str, topics: Collection[str], settings: Settings) -> Source:
     """Receives through the C++ client, as 4.9 wants it; ``SettingsError`` as ``_native``."""
+    if settings.orderly:
+        raise SettingsError(
+            "OUTBOX_ORDERLY: consumers over rocketmq+native:// keep no order; use rocketmq:// (5.x), or leave it off"
+        )
     library, key = _native_client(settings)
     return PushSource(
         address,

@@ -30,7 +30,7 @@ def open_grpc_source(address: str, group: str, topics: Collection[str], settings
         from outbox.brokers.grpc.source import GrpcSource
     except ImportError as error:
         raise _missing(error) from error
-    return GrpcSource(access, group, topics, invisible=settings.invisible)
+    return GrpcSource(access, group, topics, invisible=settings.invisible, orderly=settings.orderly)
 
 
 def _access(address: str, settings: Settings) -> Access:
