@@ -25,6 +25,7 @@ class EmbeddedRig:
     short_invisible = 0.3
     delays = (0.1, 0.6)
     exclusive = True
+    orderly = True
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "broker.db"
@@ -47,11 +48,21 @@ class EmbeddedRig:
         self._opened.append(source)
         return source
 
+    def orderly_source(self, topic: str, group: str, invisible: float) -> Source:
+        """A source that keeps order."""
+        source = EmbeddedSource(self._path, group, [topic], invisible=invisible, settings=FAST, orderly=True)
+        self._opened.append(source)
+        return source
+
     def fresh_topic(self) -> str:
         """Any name: topics come to be by sending."""
         return f"topic-{next(self._numbers)}"
 
     def fresh_plain_topic(self) -> str:
+        """As ``fresh_topic``: topics take both kinds."""
+        return self.fresh_topic()
+
+    def fresh_timed_topic(self) -> str:
         """As ``fresh_topic``: topics take both kinds."""
         return self.fresh_topic()
 

@@ -21,10 +21,18 @@ class GrpcRig(RemotingRig):
     capabilities = Capabilities(confirms=False, finds=False, ends_by_handle=False, check_scope="topic")
     check_deadline = 60.0
 
-    def __init__(self, proxy: str, namesrv: str, topics: Iterator[str], plain_topics: Iterator[str]) -> None:
+    def __init__(
+        self,
+        proxy: str,
+        namesrv: str,
+        topics: Iterator[str],
+        plain_topics: Iterator[str],
+        timed_topics: Iterator[str],
+    ) -> None:
         super().__init__(namesrv, topics)
         self._proxy = proxy
         self._plain_topics = plain_topics
+        self._timed_topics = timed_topics
 
     def open(self, group: str) -> Broker:
         """A connection to the proxy."""
@@ -40,9 +48,21 @@ class GrpcRig(RemotingRig):
         self._opened.append(source)
         return source
 
+    def orderly_source(self, topic: str, group: str, invisible: float) -> Source:
+        """A consumer behind the proxy, in a group that is FIFO at the broker."""
+        for address in self._admin.brokers().values():
+            self._admin.create_group(address, group, orderly=True)
+        source = GrpcSource(Access(self._proxy), group, [topic], invisible=invisible, orderly=True)
+        self._opened.append(source)
+        return source
+
     def fresh_plain_topic(self) -> str:
         """A FIFO topic: only these keep lanes of plain messages."""
         return next(self._plain_topics)
+
+    def fresh_timed_topic(self) -> str:
+        """A topic of delayed messages: only these take a time of delivery, and nothing else."""
+        return next(self._timed_topics)
 
     def nowhere(self, half: Half) -> Half:
         """A transaction that the proxy never gave out."""
@@ -50,13 +70,15 @@ class GrpcRig(RemotingRig):
 
 
 @pytest.fixture(scope="session")
-def grpc_topics(rocketmq: str) -> tuple[Iterator[str], Iterator[str]]:
-    """The session's supply of topics: for halves, and for plain messages."""
-    return fresh_topics(rocketmq, "TRANSACTION"), fresh_topics(rocketmq, "FIFO")
+def grpc_topics(rocketmq: str) -> tuple[Iterator[str], Iterator[str], Iterator[str]]:
+    """The session's supply of topics: for halves, for plain messages, and for those with a timer."""
+    return fresh_topics(rocketmq, "TRANSACTION"), fresh_topics(rocketmq, "FIFO"), fresh_topics(rocketmq, "DELAY")
 
 
 @pytest.fixture
-def grpc_rig(rocketmq: str, rocketmq_proxy: str, grpc_topics: tuple[Iterator[str], Iterator[str]]) -> Iterator[Rig]:
+def grpc_rig(
+    rocketmq: str, rocketmq_proxy: str, grpc_topics: tuple[Iterator[str], Iterator[str], Iterator[str]]
+) -> Iterator[Rig]:
     """The session's proxy; each test has topics of its own."""
     rig = GrpcRig(rocketmq_proxy, rocketmq, *grpc_topics)
     yield rig

@@ -9,6 +9,8 @@ from outbox.brokers.native.broker import NativeBroker
 from outbox.brokers.native.library import load
 from outbox.brokers.native.source import PushSource
 from outbox.brokers.source import Source
+from outbox.settings import load as load_settings
+from outbox.wiring import open_source
 from tests.contracts.remoting_rig import RemotingRig
 from tests.contracts.rig import Rig
 from tests.services.librocketmq import librocketmq
@@ -21,6 +23,7 @@ class NativeRig(RemotingRig):
     """Sends and receives through the C++ client; what is seen goes over the remoting protocol."""
 
     exclusive = False
+    orderly = False
     #: Two of the broker's delay levels.
     delays = (1.0, 5.0)
 
@@ -38,6 +41,13 @@ class NativeRig(RemotingRig):
         source = PushSource(self._namesrv, group, [topic], load(str(require(librocketmq))), invisible=invisible)
         self._opened.append(source)
         return source
+
+    def orderly_source(self, topic: str, group: str, invisible: float) -> Source:
+        """As a deployment would open one."""
+        asked = load_settings(
+            broker_url=f"rocketmq+native://{self._namesrv}", origin="orders", invisible=invisible, orderly=True
+        )
+        return open_source(asked, [topic], group)
 
     @staticmethod
     def _broker(name_servers: str, group: str) -> NativeBroker:

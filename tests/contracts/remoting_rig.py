@@ -29,6 +29,7 @@ class RemotingRig:
     short_invisible = 2.0
     delays = (1.0, 6.0)
     exclusive = True
+    orderly = True
 
     def __init__(self, namesrv: str, topics: Iterator[str]) -> None:
         self._namesrv = namesrv
@@ -50,11 +51,21 @@ class RemotingRig:
         self._opened.append(source)
         return source
 
+    def orderly_source(self, topic: str, group: str, invisible: float) -> Source:
+        """A POP consumer that keeps order."""
+        source = PopSource(self._namesrv, group, [topic], invisible=invisible, orderly=True)
+        self._opened.append(source)
+        return source
+
     def fresh_topic(self) -> str:
         """The next of the topics that were created."""
         return next(self._topics)
 
     def fresh_plain_topic(self) -> str:
+        """As ``fresh_topic``: topics take both kinds."""
+        return self.fresh_topic()
+
+    def fresh_timed_topic(self) -> str:
         """As ``fresh_topic``: topics take both kinds."""
         return self.fresh_topic()
 

@@ -63,6 +63,8 @@ class Rig(Protocol):
     delays: tuple[float, float]
     #: Whether a live delivery is nobody else's, also while members of the group come and go.
     exclusive: bool
+    #: Whether a group can be orderly; where not, ``orderly_source`` raises ``SettingsError``.
+    orderly: bool
 
     def open(self, group: str) -> Broker:
         """A connection under a producer group."""
@@ -76,12 +78,20 @@ class Rig(Protocol):
         """One more member of a consumer group; a new group starts at the beginning of the topic."""
         ...
 
+    def orderly_source(self, topic: str, group: str, invisible: float) -> Source:
+        """One more member of an orderly group."""
+        ...
+
     def fresh_topic(self) -> str:
         """An empty topic that accepts half messages and that consumers can read."""
         ...
 
     def fresh_plain_topic(self) -> str:
         """An empty topic that accepts plain messages and keeps lanes; a proxy does not let both kinds into one."""
+        ...
+
+    def fresh_timed_topic(self) -> str:
+        """An empty topic for plain messages that the broker's timer delivers: of a kind of its own behind a proxy."""
         ...
 
     def fresh_group(self) -> str:

@@ -1,10 +1,11 @@
 """Contract of every ``Broker``: plain sends, look-ups, and a broker that is away."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from outbox.brokers.base import Ending, Outage, Refused, Sent, Sought
+from outbox.brokers.base import Ending, Outage, Refused, Sent, Sought, Stored, Unknown
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
+from outbox.timer import Timer
 from outbox.verdict import Confirmation, Sighting
 from tests.contracts.rig import (
     Rig,
@@ -42,6 +43,43 @@ def test_plain_outcomes_are_in_order(rig: Rig, plain_topic: str, group: str) -> 
     assert [type(outcome) for outcome in outcomes] == [Sent, Refused, Sent, Sent]
     good = sorted(outgoing.unique_id for number, outgoing in enumerate(batch) if number != 1)
     eventually(lambda: sorted(ids(rig, plain_topic)) == good, rig.deadline, "the good ones are visible")
+
+
+def test_the_brokers_timer_delivers_at_a_moment(rig: Rig, group: str) -> None:
+    # Given a plain message for a moment that is three seconds ahead
+    broker, topic = rig.open(group), rig.fresh_timed_topic()
+    deliver_at = now() + timedelta(seconds=3)
+    timed = message(topic, lane=None, properties=Timer(deliver_at).properties())
+    # When it is sent; Then it is stored
+    assert broker.send([timed], timeout=10) == [Sent(timed.unique_id)]
+    # And nobody sees it before its time, to which the broker's timer is true within a second
+    eventually(lambda: ids(rig, topic) == [timed.unique_id], rig.deadline, "the moment of delivery has come")
+    assert now() > deliver_at - timedelta(seconds=1)
+
+
+def test_the_brokers_timer_delivers_after_a_level_of_delay(rig: Rig, group: str) -> None:
+    # Given a plain message on the second level, which is five seconds; When it is sent
+    broker, topic, sent_at = rig.open(group), rig.fresh_timed_topic(), now()
+    level = message(topic, lane=None, properties=Timer(level=2).properties())
+    (outcome,) = broker.send([level], timeout=10)
+    # Then it is refused by a transport that knows no levels, or comes when they say
+    if not rig.capabilities.confirms:
+        assert isinstance(outcome, Refused)
+        return
+    eventually(lambda: ids(rig, topic) == [level.unique_id], rig.deadline, "the delay is over")
+    assert now() > sent_at + timedelta(seconds=4)
+
+
+def test_a_half_with_a_timer_is_lost(rig: Rig, topic: str, group: str) -> None:
+    # Given a half on the first level of delay, which is what add refuses to make
+    broker = rig.open(group)
+    (outcome,) = broker.prepare([message(topic, properties=Timer(level=1).properties())], timeout=10)
+    if not isinstance(outcome, Stored):  # a proxy's transport sends no levels; native seeks the half where halves are
+        assert isinstance(outcome, Refused | Unknown)
+        return
+    # When it is committed; Then the broker confirms it, and nobody ever sees it
+    assert end_one(broker, outcome.half, Verdict.COMMIT).confirmation is Confirmation.CONFIRMED
+    assert settled_ids(rig, broker, topic) == []
 
 
 def test_a_visible_message_is_found(rig: Rig, topic: str, group: str) -> None:
@@ -95,6 +133,13 @@ def test_a_store_that_does_not_go_back_to_the_decision_says_so(rig: Rig, topic: 
     assert look_up(broker, half, datetime(2001, 1, 1, tzinfo=UTC)) is expected
 
 
+def test_a_broker_that_is_there_is_reachable_until_the_connection_is_closed(rig: Rig, group: str) -> None:
+    broker = rig.open(group)
+    assert broker.reachable(10)
+    broker.close()
+    assert not broker.reachable(2)
+
+
 def test_a_broker_that_is_away_stores_nothing_and_knows_nothing(rig: Rig, topic: str, group: str) -> None:
     # Given a half from better days, and a connection to a broker that cannot be reached
     half = prepare_one(rig.open(group), message(topic))
@@ -107,6 +152,7 @@ def test_a_broker_that_is_away_stores_nothing_and_knows_nothing(rig: Rig, topic:
     (ended,) = away.resolve([Ending(half, Verdict.COMMIT)], until=monotonic() + 2)
     assert ended.confirmation is Confirmation.UNANSWERED
     assert look_up(away, half, now()) is Sighting.CANNOT_TELL
+    assert not away.reachable(2)
     # And it is not ready for checks, whoever listens
     away.listen([topic], lambda check, answer: None)
     assert not away.checks_ready()

@@ -10,6 +10,7 @@ from outbox.brokers.base import Check, Half
 from outbox.brokers.embedded.halves import BROKER, append_entries, handle, reserve, store_id
 from outbox.brokers.embedded.schema import DISCARD_TOPIC, DISCARDED, OPEN, SUPERSEDED
 from outbox.brokers.embedded.storefile import StoreFile
+from outbox.brokers.embedded.timers import is_due, take_due
 from outbox.brokers.embedded.timing import BrokerTiming
 
 #: Messages that one round deletes at most, so that no call waits long for it.
@@ -29,15 +30,17 @@ _Waiting = tuple[int, int, str, float, int]
 
 
 def tick(file: StoreFile, until: float) -> None:
-    """Does the broker's housekeeping if a round is due; raises ``Unavailable``.
+    """Does the broker's housekeeping if a round or a timer is due; raises ``Unavailable``.
 
     Rounds that nobody was there for are not made up: a file that nobody touches is a broker that is down.
     """
     with file.reading() as connection:
-        if not _round_is_due(connection, file.clock(), file.timing):
+        now = file.clock()
+        if not _round_is_due(connection, now, file.timing) and not is_due(connection, now):
             return
     with file.writing(until) as connection:
         now = file.clock()
+        append_entries(connection, take_due(connection, now))
         if _round_is_due(connection, now, file.timing):
             run_round(connection, now, file.timing)
 

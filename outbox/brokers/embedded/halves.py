@@ -8,11 +8,16 @@ from zlib import crc32
 
 from outbox.brokers.base import Ended, Ending, Half, Outgoing
 from outbox.brokers.embedded.schema import ENDED, OPEN, QUEUES
+from outbox.brokers.embedded.timers import placed
 from outbox.lifecycle import Verdict
+from outbox.timer import is_timed
 from outbox.verdict import Confirmation
 
 #: The name of the one broker of the cluster.
 BROKER: Final = "embedded"
+
+#: Producer group, topic, queue, message id, properties.
+_Stored = tuple[str, str, int, int, str]
 
 
 def reserve(connection: sqlite3.Connection, count: int) -> range:
@@ -41,10 +46,10 @@ def append_halves(connection: sqlite3.Connection, messages: Sequence[Outgoing], 
 
 
 def append_plain(connection: sqlite3.Connection, messages: Sequence[Outgoing], now: float) -> list[str]:
-    """Stores messages that are visible at once; their unique ids."""
+    """Stores messages that are visible at once, or when their timer says; their unique ids."""
     positions = _append_messages(connection, messages, now)
     rows = [(message.topic, _queue_of(message), id_) for message, id_ in zip(messages, positions, strict=True)]
-    append_entries(connection, rows)
+    append_entries(connection, placed(messages, rows, now))
     return [message.unique_id for message in messages]
 
 
@@ -64,7 +69,10 @@ def handle(identity: str, position: int) -> str:
 
 
 def end(connection: sqlite3.Connection, endings: Sequence[Ending]) -> list[Ended]:
-    """Ends halves. The broker keeps no final state: COMMIT makes a visible message each time, also after ROLLBACK."""
+    """Ends halves. The broker keeps no final state: COMMIT makes a visible message each time, also after ROLLBACK.
+
+    A half with a timer is committed and never delivered.
+    """
     identity = store_id(connection)
     ended: list[Ended] = []
     visible: list[tuple[str, int, int]] = []
@@ -77,7 +85,7 @@ def end(connection: sqlite3.Connection, endings: Sequence[Ending]) -> list[Ended
         if row is None or answer.confirmation is not Confirmation.CONFIRMED:
             continue
         positions.append((ENDED, position))
-        if ending.verdict is Verdict.COMMIT:
+        if ending.verdict is Verdict.COMMIT and not is_timed(json.loads(row[4])):
             visible.append((row[1], row[2], row[3]))
     append_entries(connection, visible)
     connection.executemany("UPDATE half SET fate = ? WHERE position = ?", positions)
@@ -114,14 +122,14 @@ def _position(words: str, identity: str) -> int:
     return int(number) if prefix == identity and number.isdecimal() else -1
 
 
-def _half_at(connection: sqlite3.Connection, position: int) -> tuple[str, str, int, int] | None:
-    select = """SELECT half.producer_group, message.topic, message.queue, message.id
+def _half_at(connection: sqlite3.Connection, position: int) -> _Stored | None:
+    select = """SELECT half.producer_group, message.topic, message.queue, message.id, message.properties
                 FROM half JOIN message ON message.id = half.message_id WHERE half.position = ?"""
-    row: tuple[str, str, int, int] | None = connection.execute(select, (position,)).fetchone()
+    row: _Stored | None = connection.execute(select, (position,)).fetchone()
     return row
 
 
-def _answer(row: tuple[str, str, int, int] | None, half: Half) -> Ended:
+def _answer(row: _Stored | None, half: Half) -> Ended:
     if row is None:
         return Ended(Confirmation.GONE, f"half {half.half_id}: nothing is stored at {half.handle}")
     if row[0] != half.group:

@@ -4,14 +4,16 @@ import re
 from typing import Final
 
 from outbox.brokers.base import Outgoing
-from outbox.brokers.embedded.schema import DISCARD_TOPIC
+from outbox.brokers.embedded.schema import DISCARD_TOPIC, TIMER_TOPIC
 
 MAX_BODY: Final = 4 * 1024 * 1024
 MAX_PROPERTIES: Final = 32 * 1024 - 1
 MAX_TOPIC: Final = 127
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 #: Names that the broker keeps for itself.
-_SYSTEM_TOPICS: Final = frozenset({DISCARD_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TBW102"})
+_SYSTEM_TOPICS: Final = frozenset(
+    {DISCARD_TOPIC, TIMER_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TBW102"}
+)
 #: What separates names and values on the wire (``MessageDecoder``).
 _SEPARATORS: Final = ("\x01", "\x02")
 

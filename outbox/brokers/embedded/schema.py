@@ -17,6 +17,8 @@ DISCARDED: Final = 3
 #: Where halves go after their last check (``TransactionalMessageUtil``, broker).
 DISCARD_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
+#: Where messages wait for the broker's timer (``TimerMessageStore.TIMER_TOPIC``).
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 #: Queues of a topic (``defaultTopicQueueNums`` of a producer).
 QUEUES: Final = 4
 

@@ -15,6 +15,7 @@ from outbox.brokers.grpc.halves import OpenHalves
 from outbox.brokers.grpc.library import Encoding, MessageType, SendMessageRequest
 from outbox.brokers.grpc.routes import NoRoute, Route, Routes
 from outbox.clock import monotonic
+from outbox.timer import DELIVER_AT, LEVEL
 
 Result = TypeVar("Result")
 
@@ -30,8 +31,8 @@ _NO_ANSWER: Final = Unknown("no answer in time")
 class Kind(Generic[Result]):
     """What tells halves from plain messages."""
 
-    #: The message type of a message, given its topic's route and whether it has a message group.
-    type_of: Callable[[bool], Any]
+    #: The message type of a message, given whether it has a message group, and whether the broker's timer delivers it.
+    type_of: Callable[[bool, bool], Any]
     #: The outcome of a stored message: the message, the channel it went over, the proxy's entry.
     stored: Callable[[Outgoing, Channel, Any], Result]
 
@@ -39,17 +40,20 @@ class Kind(Generic[Result]):
 def half_kind(halves: OpenHalves) -> Kind[Prepared]:
     """Half messages; ``halves`` remembers how to end them."""
     return Kind(
-        lambda _: MessageType.TRANSACTION,
+        lambda _grouped, _timed: MessageType.TRANSACTION,
         lambda message, channel, entry: Stored(halves.add(message, channel, entry.transaction_id)),
     )
 
 
 def plain_kind() -> Kind[Publication]:
-    """Plain messages; with a message group they are FIFO messages."""
-    return Kind(
-        lambda grouped: MessageType.FIFO if grouped else MessageType.NORMAL,
-        lambda message, _channel, _entry: Sent(message.unique_id),
-    )
+    """Plain messages; with a message group they are FIFO messages, with a moment of delivery DELAY messages."""
+    return Kind(_plain_type, lambda message, _channel, _entry: Sent(message.unique_id))
+
+
+def _plain_type(grouped: bool, timed: bool) -> Any:
+    if timed:
+        return MessageType.DELAY
+    return MessageType.FIFO if grouped else MessageType.NORMAL
 
 
 class Sender(Generic[Result]):
@@ -77,6 +81,8 @@ class Sender(Generic[Result]):
     ) -> Result | Refused | Unknown | Outage:
         if not 0 < len(message.body) <= _BODY_MAX:
             return Refused(f"body: {len(message.body)} bytes; the proxy takes 1 to {_BODY_MAX}")
+        if LEVEL in message.properties:
+            return Refused("delay_level: a proxy takes no levels; use deliver_at, or the transport rocketmq://")
         try:
             route = await self._routes.route(message.topic, until)
             channel = self._channels.get(_choose(route, message))
@@ -130,8 +136,11 @@ def _request(message: Outgoing, route: Route, kind: Kind[Any]) -> Any:
     sent.user_properties.update(message.properties)
     group = message.lane or (message.unique_id if route.fifo else "")
     system = sent.system_properties
+    deliver_at = sent.user_properties.pop(DELIVER_AT, None)
+    if deliver_at is not None:
+        system.delivery_timestamp.FromMilliseconds(int(deliver_at))
     system.message_id = message.unique_id
-    system.message_type = kind.type_of(bool(group))
+    system.message_type = kind.type_of(bool(group), deliver_at is not None)
     system.body_encoding = Encoding.IDENTITY
     system.keys.append(message.key)
     system.message_group = group
