@@ -16,6 +16,7 @@ from outbox.lifecycle import INITIAL
 from outbox.message import Message
 from outbox.schema import outbox
 from outbox.store.clock import latest, utc_after, utc_now
+from outbox.store.notifications import announcing
 
 #: MySQL's and MariaDB's number for a unique violation (ER_DUP_ENTRY).
 _DUPLICATE_ENTRY = 1062
@@ -76,7 +77,8 @@ def _insert_on_conflict(dialect: str, *, due: Due) -> sa.Insert:
     """Built once: building it costs more than running it."""
     build = postgresql.insert if dialect == "postgresql" else sqlite.insert
     statement = build(outbox).values(**_values(due=due)).on_conflict_do_nothing(index_elements=["topic", "key"])
-    return statement.returning(outbox.c.id)
+    told = [announcing()] if dialect == "postgresql" else []
+    return statement.returning(outbox.c.id, *told)
 
 
 @cache

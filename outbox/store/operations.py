@@ -18,6 +18,7 @@ from outbox.schema import ANY_LISTENER, REASON_LENGTH, heartbeat, outbox, state_
 from outbox.store.change import Change, again_after, due, no_attempt, no_half
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
+from outbox.store.notifications import announce
 
 _LISTED = (
     outbox.c.id,
@@ -144,6 +145,7 @@ class Operations:
     def requeue(self, row_ids: Iterable[int]) -> list[int]:
         """Puts dead or cancelled rows back to be published; the ids of those that were."""
         with self._database.transaction() as connection:
+            announce(connection)
             return self._requeue.apply(connection, [{"id": row_id} for row_id in row_ids])
 
     def purge(self, older_than: float, limit: int) -> int:
