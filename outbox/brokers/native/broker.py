@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from outbox.brokers.base import (
@@ -26,8 +27,10 @@ from outbox.brokers.native.positions import Place, Positions
 from outbox.brokers.native.producer import Credentials, Producer
 from outbox.brokers.remoting.acl import signature
 from outbox.brokers.remoting.admin import split_addresses
+from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.connections import Connections
+from outbox.brokers.remoting.reach import Reach
 from outbox.brokers.remoting.routes import Routes
 from outbox.clock import monotonic
 from outbox.verdict import Sighting
@@ -35,6 +38,8 @@ from outbox.verdict import Sighting
 CAPABILITIES: Final = Capabilities(confirms=True, finds=True, ends_by_handle=True, check_scope="group")
 #: What part of its time ``prepare`` spends on sending at most; the rest is for finding out where the halves lie.
 _SENDING: Final = 0.8
+#: Brokers that were away and are asked at the same time whether they are back.
+_PINGS_AT_ONCE: Final = 4
 #: Under which name the client registers: checks go by the group that a half names, so none ever reaches the client.
 _SENDING_GROUP: Final = "{group}-native"
 
@@ -66,7 +71,9 @@ class NativeBroker:
         self._positions = Positions(self._connections, routes)
         self._producer = Producer(library, ";".join(addresses), _SENDING_GROUP.format(group=group), credentials)
         self._calls = Calls(threads)
-        self._dispatch = Dispatch(self._connections, routes, self._calls, self._producer)
+        self._pings = ThreadPoolExecutor(_PINGS_AT_ONCE, "native-ping")
+        breakers = Breakers(Reach(self._connections, routes, group).answers, self._pings)
+        self._dispatch = Dispatch(self._connections, routes, self._calls, self._producer, breakers)
         self._process = os.getpid()
         self._closed = False
 
@@ -126,6 +133,7 @@ class NativeBroker:
         if not self._closed:
             self._closed = True
             self._calls.close()
+            self._pings.shutdown(wait=False)
             self._remoting.close()
             self._connections.close()
             self._producer.close()

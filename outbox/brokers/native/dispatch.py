@@ -10,6 +10,7 @@ from outbox.brokers.native.calls import Calls, Placed
 from outbox.brokers.native.content import flaw_of
 from outbox.brokers.native.producer import Producer
 from outbox.brokers.native.queues import QueueLists
+from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.connections import Connections, RemotingError
 from outbox.brokers.remoting.placing import Placing, Share
 from outbox.brokers.remoting.routes import Routes
@@ -31,10 +32,13 @@ class Dispatch:
     or two, and where none is stored, the others have not left either.
     """
 
-    def __init__(self, connections: Connections, routes: Routes, calls: Calls, producer: Producer) -> None:
+    def __init__(
+        self, connections: Connections, routes: Routes, calls: Calls, producer: Producer, breakers: Breakers
+    ) -> None:
         self._connections = connections
         self._routes = routes
-        self._placing = Placing(routes)
+        self._breakers = breakers
+        self._placing = Placing(routes, breakers)
         self._queues = QueueLists(routes)
         self._calls = calls
         self._producer = producer
@@ -101,7 +105,7 @@ class Dispatch:
         return ahead
 
     def _outage(self, share: Share, reason: str) -> Outage:
-        self._placing.failed(share.address)
+        self._breakers.failed(share.address)
         return Outage(f"broker {share.broker}: {reason}", self._placing.is_elsewhere(share.address))
 
     def _run(self, placed: Mapping[int, Placed], properties: Mapping[str, str], until: float) -> dict[int, Outcome]:
@@ -111,7 +115,7 @@ class Dispatch:
             outcome = self._producer.send(it.message, properties, choose)
             if isinstance(outcome, int):
                 self._answering.add(it.address)
-                self._placing.answered(it.address)
+                self._breakers.answered(it.address)
             else:
                 self._answering.discard(it.address)
             return outcome

@@ -18,6 +18,7 @@ from outbox.brokers.base import (
     refuse_unknown,
 )
 from outbox.brokers.remoting.admin import split_addresses
+from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.commands import Sign
 from outbox.brokers.remoting.connections import Connections
 from outbox.brokers.remoting.kinds import half_kind, plain_kind
@@ -55,11 +56,12 @@ class _Client:
         self.connections = Connections(self.listener.on_request, dialler=dialler, sign=sign)
         self._pool = ThreadPoolExecutor(_BROKERS_AT_ONCE, "remoting-broker")
         routes = Routes(name_servers, self.connections, fresh)
-        self.halves = Sender(self.connections, routes, group, half_kind(group), self._pool, cap)
-        self.plain = Sender(self.connections, routes, group, plain_kind(), self._pool, cap)
+        self.reach = Reach(self.connections, routes, group)
+        breakers = Breakers(self.reach.answers, self._pool)
+        self.halves = Sender(self.connections, routes, group, half_kind(group), self._pool, breakers, cap)
+        self.plain = Sender(self.connections, routes, group, plain_kind(), self._pool, breakers, cap)
         self.transactions = Transactions(self.connections, routes, self._pool)
         self.look_up = LookUp(self.connections, routes)
-        self.reach = Reach(self.connections, routes, group)
         self.listener.connect(self.connections, routes, self.transactions)
 
     def close(self) -> None:

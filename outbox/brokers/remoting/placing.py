@@ -3,16 +3,11 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from outbox.brokers.base import Outage, Outgoing
+from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.connections import RemotingError
 from outbox.brokers.remoting.routes import NoRoute, Queue, Route, Routes
-from outbox.clock import monotonic
-
-#: Seconds for which a broker that failed gets no message that could go elsewhere: at first, and at most.
-_AVOIDED: Final = 1.0
-_AVOIDED_MOST: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -31,24 +26,20 @@ class _Choice:
 
     route: Route
     usable: Sequence[Queue]
-
-
-@dataclass(frozen=True, slots=True)
-class _Avoided:
-    until: float
-    pause: float
+    #: Of brokers that failed: at each of them one message may find out whether it takes any again.
+    doubtful: list[Queue] = field(default_factory=list)
 
 
 class Placing:
     """Chooses queues in turn; safe to use from several threads.
 
-    A message of a lane goes to the lane's queue, whatever its broker does: another queue would end its order.
+    A message of a lane goes to the lane's queue or nowhere: another queue would end its order.
     """
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: Routes, breakers: Breakers) -> None:
         self._routes = routes
+        self._breakers = breakers
         self._turn = itertools.count()
-        self._avoided: dict[str, _Avoided] = {}
 
     def share(self, messages: Sequence[Outgoing], until: float) -> tuple[Sequence[Share], dict[int, Outage]]:
         """The messages by broker, and by place in the batch why the others can go nowhere."""
@@ -63,40 +54,39 @@ class Placing:
                 nowhere[index] = choice
                 continue
             queue = self._queue(message, choice)
+            if queue is None:
+                nowhere[index] = Outage(f"lane {message.lane}: the broker of its queue is away", partial=True)
+                continue
             share = shares.get(queue.address)
             if share is None:
                 share = shares[queue.address] = Share(queue.broker, queue.address)
             share.items.append((index, message, queue.queue_id))
         return list(shares.values()), nowhere
 
-    def failed(self, address: str) -> None:
-        """The broker there is away, silent, or takes nothing: others come first for a while, longer each time."""
-        now = monotonic()
-        before = self._avoided.get(address)
-        if before is None:
-            self._avoided[address] = _Avoided(now + _AVOIDED, _AVOIDED)
-        elif now >= before.until:
-            pause = min(_AVOIDED_MOST, 2 * before.pause)
-            self._avoided[address] = _Avoided(now + pause, pause)
-
-    def answered(self, address: str) -> None:
-        """The broker there stores messages."""
-        if self._avoided:
-            self._avoided.pop(address, None)
-
     def is_elsewhere(self, address: str) -> bool:
         """Whether a broker is known that has not failed lately, beside the one at ``address``."""
-        now = monotonic()
-        return any(other != address and not self._is_avoided(other, now) for other in self._routes.masters())
+        return any(other != address and self._breakers.closed(other) for other in self._routes.masters())
 
-    def _is_avoided(self, address: str, now: float) -> bool:
-        avoided = self._avoided.get(address)
-        return avoided is not None and now < avoided.until
-
-    def _queue(self, message: Outgoing, choice: _Choice) -> Queue:
+    def _queue(self, message: Outgoing, choice: _Choice) -> Queue | None:
+        """None: the lane's broker is away, and others are not."""
         if message.lane is not None:
-            return choice.route.lane(message.lane)
+            queue = choice.route.lane(message.lane)
+            return queue if self._is_open_to(queue.address) else None
+        while choice.doubtful:
+            queue = choice.doubtful.pop()
+            if self._breakers.probes(queue.address):
+                return queue
         return choice.usable[next(self._turn) % len(choice.usable)]
+
+    def _is_open_to(self, address: str) -> bool:
+        """Where no broker is left, all are tried: whether any is back the caller finds out."""
+        breakers = self._breakers
+        return (
+            breakers.all_closed()
+            or breakers.closed(address)
+            or breakers.probes(address)
+            or not self.is_elsewhere(address)
+        )
 
     def _choose(self, topic: str, until: float) -> _Choice | Outage:
         """The topic's queues, or why there is none to write to.
@@ -116,10 +106,13 @@ class Placing:
             return Outage(
                 f"topic {topic}: no queue is writable (broker's master down, or perm without W)", partial=True
             )
-        if not self._avoided:
+        if self._breakers.all_closed():
             return _Choice(route, route.writable)
-        now = monotonic()
-        return _Choice(route, [it for it in route.writable if not self._is_avoided(it.address, now)] or route.writable)
+        usable = [queue for queue in route.writable if self._breakers.closed(queue.address)]
+        if not usable:
+            return _Choice(route, route.writable)
+        others = {queue.address: queue for queue in route.writable if queue not in usable}
+        return _Choice(route, usable, list(others.values()))
 
     def _unknown(self, problem: NoRoute) -> Outage:
         try:

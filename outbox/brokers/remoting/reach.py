@@ -35,7 +35,7 @@ class Reach:
         for masters in (self._routes.masters, self._registered):
             for address in sorted(set(masters()) - asked):
                 asked.add(address)
-                if self._answers(address, until):
+                if self.answers(address, until - monotonic()):
                     return True
         return False
 
@@ -47,12 +47,12 @@ class Reach:
             log.debug("no name server tells of a broker: %s", problem)
             return ()
 
-    def _answers(self, address: str, until: float) -> bool:
-        timeout = min(_EACH, until - monotonic())
+    def answers(self, address: str, timeout: float = _EACH) -> bool:
+        """Whether the server there answers within ``timeout`` seconds, or two."""
         if timeout <= 0:
             return False
         try:
-            self._connections.ask(address, Request.HEARTBEAT, {}, self._body, timeout=timeout)
+            self._connections.ask(address, Request.HEARTBEAT, {}, self._body, timeout=min(_EACH, timeout))
         except RemotingError as problem:
             log.debug("%s is not reachable: %s", address, problem)
             return False

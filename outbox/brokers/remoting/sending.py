@@ -8,6 +8,7 @@ from typing import Final, Generic
 
 from outbox import faults
 from outbox.brokers.base import Outage, Outgoing, Refused, Unknown
+from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.commands import NUMBER, STORED, TEXT, Code, Request, Template, quote, refusal
 from outbox.brokers.remoting.connections import Connections, RemotingError
 from outbox.brokers.remoting.frames import MAX_FRAME, Frame
@@ -42,11 +43,19 @@ class Sender(Generic[Outcome]):
     """Sends messages of one kind; safe to use from several threads."""
 
     def __init__(
-        self, connections: Connections, routes: Routes, group: str, kind: Kind[Outcome], pool: Executor, cap: int = CAP
+        self,
+        connections: Connections,
+        routes: Routes,
+        group: str,
+        kind: Kind[Outcome],
+        pool: Executor,
+        breakers: Breakers,
+        cap: int = CAP,
     ) -> None:
         self._connections = connections
         self._routes = routes
-        self._placing = Placing(routes)
+        self._breakers = breakers
+        self._placing = Placing(routes, breakers)
         self._group = group
         self._kind = kind
         self._pool = pool
@@ -136,9 +145,9 @@ class Sender(Generic[Outcome]):
         if codes & _COPY_LATE:
             log.warning("%s: stored, but not yet on disk or at the slave: codes %s", address, codes & _COPY_LATE)
         if codes & _NOT_HERE:
-            self._placing.failed(address)
+            self._breakers.failed(address)
         else:
-            self._placing.answered(address)
+            self._breakers.answered(address)
 
     def _failures(
         self, address: str, answers: Answers, codes: Set[int | None], until: float
