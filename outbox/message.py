@@ -78,6 +78,8 @@ class Message:
     not_before: datetime | timedelta | None = None
     #: When the broker itself hands the message out; for plain messages.
     timer: Timer = NO_TIMER
+    #: Rows of one topic and lane become visible in the order of their ids, all in one queue; None: in any order.
+    lane: str | None = None
 
     def __post_init__(self) -> None:
         _check_topic(self.topic)
@@ -87,6 +89,7 @@ class Message:
         _check_body(self.body)
         _check_headers(self.headers, self.key)
         check_earliest(self.not_before)
+        _check_lane(self.lane, self.timer)
         if self.timer != NO_TIMER and self.mode is not Mode.PLAIN:
             raise InvalidMessage(
                 self.timer.field,
@@ -150,6 +153,14 @@ def _check_tag(tag: str | None) -> None:
     _check_text("tag", tag, TAG_BYTES)
     if "|" in tag or tag == "*" or tag != tag.strip():
         raise InvalidMessage("tag", f"{tag!r}: '|', '*' and outer blanks have a meaning in subscriptions")
+
+
+def _check_lane(lane: str | None, timer: Timer) -> None:
+    if lane is None:
+        return
+    _check_text("lane", lane, KEY_BYTES)
+    if timer != NO_TIMER:
+        raise InvalidMessage("lane", f"a message with {timer.field} leaves its lane's order: use not_before or delay")
 
 
 def _check_body(body: bytes) -> None:

@@ -11,6 +11,9 @@ from outbox.columns import MYSQL_FAMILY, ExactText, Instant, ascii_name, blob, r
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import CONTENT_TYPE_BYTES, KEY_BYTES, TAG_BYTES, TOPIC_BYTES, Mode
 
+#: A lane's name within the outbox: topic, slash, lane.
+LANE_KEY_BYTES = TOPIC_BYTES + 1 + KEY_BYTES
+
 #: Characters of a reason that are kept.
 REASON_LENGTH = 1000
 
@@ -52,6 +55,8 @@ outbox = sa.Table(
     sa.Column("delivered_at", Instant()),
     # Delivered without the broker's word: the transport cannot confirm, and the broker stopped asking.
     sa.Column("presumed", sa.Boolean(), nullable=False, server_default=sa.false()),
+    # Topic and lane, as long as the row keeps its place in the lane: until it ends, or as a dead row that holds it.
+    sa.Column("open_lane", ExactText(LANE_KEY_BYTES)),
     # One business fact, one row: the identity that the whole toolkit stands on.
     sa.UniqueConstraint("topic", "key", name="uq_outbox_topic_key"),
     sa.CheckConstraint(_one_of("state", State), name="state"),
@@ -113,6 +118,23 @@ sa.Index(
 ).ddl_if(callable_=_partial_indexes)
 sa.Index("ix_outbox_state", outbox.c.state, outbox.c.parked, outbox.c.available_at, outbox.c.id).ddl_if(
     callable_=_state_index
+)
+
+# The head of a lane, whatever stands behind it and whatever has ended.
+sa.Index(
+    "ix_outbox_open_lane",
+    outbox.c.open_lane,
+    outbox.c.id,
+    postgresql_where=sa.text("open_lane IS NOT NULL"),
+    sqlite_where=sa.text("open_lane IS NOT NULL"),
+)
+
+#: What transactions lock for a lane on MariaDB and MySQL, which have no advisory locks that end with a transaction.
+lane_slot = sa.Table(
+    "outbox_lane",
+    metadata,
+    sa.Column("slot", sa.Integer(), primary_key=True, autoincrement=False),
+    mysql_engine="InnoDB",
 )
 
 #: One row: which outbox database this is. Together with the origin it says whose a half message is.

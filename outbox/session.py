@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from outbox.errors import InvalidMessage, NoTransaction
 from outbox.message import Message, Mode, encode
 from outbox.store.insert import insert
+from outbox.store.lanes import lane_key, line_up
 from outbox.timer import Timer, earliest_of
 
 IfExists = Literal["raise", "skip"]
@@ -21,11 +22,14 @@ class Outbox:
 
     ``origin`` names the service, as ``OUTBOX_ORIGIN`` does for its relay, whose word the messages carry. Rows of
     ``plain_topics`` are published with one plain send (at least once), all others as transactional messages.
+    ``lane_lock=False``: transactions that add to one lane do not wait for each other, and the order of its rows is that
+    of their inserts, which may not be that of the commits.
     """
 
-    def __init__(self, origin: str, *, plain_topics: Collection[str] = ()) -> None:
+    def __init__(self, origin: str, *, plain_topics: Collection[str] = (), lane_lock: bool = True) -> None:
         self.origin = checked_origin(origin)
         self._plain_topics = frozenset(plain_topics)
+        self._lane_lock = lane_lock
 
     @overload
     def add(
@@ -36,6 +40,7 @@ class Outbox:
         key: str,
         payload: Any,
         tag: str | None = None,
+        lane: str | None = None,
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
         not_before: datetime | None = None,
@@ -54,6 +59,7 @@ class Outbox:
         key: str,
         payload: Any,
         tag: str | None = None,
+        lane: str | None = None,
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
         not_before: datetime | None = None,
@@ -71,6 +77,7 @@ class Outbox:
         key: str,
         payload: Any,
         tag: str | None = None,
+        lane: str | None = None,
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
         not_before: datetime | None = None,
@@ -89,6 +96,11 @@ class Outbox:
         any length, any topic, and it can be cancelled meanwhile. ``deliver_at`` (aware; RocketMQ 5) or ``delay_level``
         (1 to 18: 1 s to 2 h; RocketMQ 4.9 and 5) hands it to the broker's own timer, which only plain topics can use.
 
+        Messages of one ``lane`` (of one topic) become visible one after another in the order of their rows, in one
+        queue; lanes run in parallel. A lane is locked from the first ``add`` to it until the caller's transaction ends,
+        so that this order is the order of commits; a transaction that adds to several lanes should do so in one order,
+        or it may deadlock with another.
+
         Raises ``InvalidMessage`` (a limit of RocketMQ; names the field), ``DuplicateKey`` (the same message was added
         before; with ``if_exists="skip"`` the earlier row's id is returned instead), ``PayloadMismatch`` (another
         message has this key), ``NoTransaction`` (the connection is in autocommit). After each of them nothing was
@@ -98,8 +110,8 @@ class Outbox:
             raise ValueError(f"if_exists={if_exists!r}: 'raise' or 'skip'")
         earliest = earliest_of(not_before, delay, deliver_at)
         timer = Timer(deliver_at, delay_level)
-        message = self._message(topic, key, payload, tag, headers, content_type, earliest, timer)
-        return _write(session, message, skip=if_exists == "skip")
+        message = self._message(topic, key, payload, tag, lane, headers, content_type, earliest, timer)
+        return _write(session, message, if_exists == "skip", self._lane_lock)
 
     def _message(
         self,
@@ -107,6 +119,7 @@ class Outbox:
         key: str,
         payload: Any,
         tag: str | None,
+        lane: str | None,
         headers: Mapping[str, str] | None,
         content_type: str | None,
         not_before: datetime | timedelta | None,
@@ -115,26 +128,28 @@ class Outbox:
         body, natural_type = encode(payload)
         mode = Mode.PLAIN if topic in self._plain_topics else Mode.TRANSACTIONAL
         natural = content_type or natural_type
-        return Message(topic, key, body, tag, natural, dict(headers or {}), mode, not_before, timer)
+        return Message(topic, key, body, tag, natural, dict(headers or {}), mode, not_before, timer, lane)
 
 
 def _write(
-    session: Session | Connection | AsyncSession | AsyncConnection, message: Message, *, skip: bool
+    session: Session | Connection | AsyncSession | AsyncConnection, message: Message, skip: bool, lane_lock: bool
 ) -> int | Awaitable[int]:
     if isinstance(session, AsyncSession | AsyncConnection):
-        return session.run_sync(_add, message, skip)
+        return session.run_sync(_add, message, skip, lane_lock)
     if isinstance(session, Session | Connection):
-        return _add(session, message, skip)
+        return _add(session, message, skip, lane_lock)
     raise TypeError(f"session: a Session, Connection, AsyncSession or AsyncConnection, not {type(session).__name__}")
 
 
-def _add(session: Session | Connection, message: Message, skip: bool) -> int:
+def _add(session: Session | Connection, message: Message, skip: bool, lane_lock: bool) -> int:
     connection = session.connection() if isinstance(session, Session) else session
     if _commits_by_itself(connection):
         raise NoTransaction(
             "session: its connection is in autocommit, so the row could not share the business transaction: "
             "use a connection without isolation_level='AUTOCOMMIT'"
         )
+    if lane_lock and message.lane is not None:
+        line_up(connection, lane_key(message.topic, message.lane))
     return insert(connection, message, skip=skip)
 
 

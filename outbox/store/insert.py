@@ -16,13 +16,14 @@ from outbox.lifecycle import INITIAL
 from outbox.message import Message
 from outbox.schema import outbox
 from outbox.store.clock import latest, utc_after, utc_now
+from outbox.store.lanes import lane_key
 from outbox.store.notifications import announcing
 
 #: MySQL's and MariaDB's number for a unique violation (ER_DUP_ENTRY).
 _DUPLICATE_ENTRY = 1062
 
 #: The columns that a message fills.
-_GIVEN = ("topic", "key", "tag", "payload", "content_type", "headers", "mode", "not_before")
+_GIVEN = ("topic", "key", "tag", "payload", "content_type", "headers", "mode", "not_before", "lane", "open_lane")
 
 
 class Due(Enum):
@@ -57,6 +58,8 @@ def _columns(message: Message) -> dict[str, Any]:
         "headers": {**message.headers, **message.timer.properties()},
         "mode": message.mode,
         "not_before": earliest.total_seconds() if isinstance(earliest, timedelta) else earliest,
+        "lane": message.lane,
+        "open_lane": None if message.lane is None else lane_key(message.topic, message.lane),
     }
 
 

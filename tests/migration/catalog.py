@@ -51,4 +51,10 @@ def _sqlite(connection: Connection) -> list[str]:
 def _mysql(connection: Connection) -> list[str]:
     tables = connection.execute(sa.text("SHOW TABLES")).scalars().all()
     created = [connection.execute(sa.text(f"SHOW CREATE TABLE {table}")).one()[1] for table in tables]
-    return [re.sub(r" AUTO_INCREMENT=\d+", "", sql) for sql in created]
+    return [_keys_sorted(re.sub(r" AUTO_INCREMENT=\d+", "", sql)) for sql in created]
+
+
+def _keys_sorted(sql: str) -> str:
+    """SQLAlchemy keeps a table's indexes in a set, so the order in which it makes them says nothing."""
+    keys = sorted(re.findall(r"^  KEY .*?(?=,?$)", sql, flags=re.MULTILINE))
+    return re.sub(r"^  KEY .*?(?=,?$)", lambda _: keys.pop(0), sql, flags=re.MULTILINE)
