@@ -94,6 +94,11 @@ class Polls:
                     self._start((topic, broker, number), address, limit, wait)
         return len(self._polls) > before
 
+    @property
+    def in_flight(self) -> int:
+        """Polls whose answers have not been taken."""
+        return len(self._polls)
+
     def wait(self, seconds: float) -> None:
         """Waits for an answer; where every topic rests, a moment of it."""
         if self._polls:

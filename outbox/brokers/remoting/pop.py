@@ -19,6 +19,8 @@ from outbox.brokers.source import Delivery
 from outbox.clock import monotonic
 
 EVERYTHING: Final = "*"
+#: Seconds that an orderly source takes to close at most.
+_CLOSING: Final = 2.0
 
 
 class _Client:
@@ -148,8 +150,18 @@ class PopSource:
                 self.acknowledge(delivery)  # the broker compares hashes: another tag with the same one
 
     def _give_back(self, client: _Client) -> None:
-        """What was received and never asked for would block its queues until its time is over."""
-        self._collect(client)
+        """What was received and never asked for would block its queues until its time is over.
+
+        So would answers that are on their way: polls are waited for, which end by themselves.
+        """
+        until = monotonic() + _CLOSING
+        while True:
+            client.polls.arrived.clear()
+            self._collect(client)
+            left = until - monotonic()
+            if not client.polls.in_flight or left <= 0:
+                break
+            client.polls.wait(left)
         for delivery in client.ready:
             client.acknowledgements.change(delivery, 0.0)
 
