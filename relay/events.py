@@ -13,7 +13,7 @@ class Events:
     """Documented no-ops; override what interests you."""
 
     def claimed(self, attempts: Collection[Attempt]) -> None:
-        """Rows were leased for a pass; not called for an empty claim."""
+        """Rows were leased for a pass, or none was due."""
 
     def decided(self, committed: int, lost: int) -> None:
         """A pass was decided: halves chosen, and stored halves that were not."""
@@ -42,6 +42,12 @@ class Events:
     def lease_lost(self, rows: int) -> None:
         """The leases of a pass were over before its decision; its halves are left to the check-back."""
 
+    def released(self, rows: int) -> None:
+        """Rows that were claimed when the relay was told to stop were given back unsent."""
+
+    def claim_failed(self, error: BaseException) -> None:
+        """The database let no row be claimed; it is tried again."""
+
     def reconciled(self, row_id: int, what: str) -> None:
         """A committed row whose lease was over was put right, or could not be yet."""
 
@@ -56,8 +62,9 @@ class LogEvents(Events):
         self._log = logger
 
     def claimed(self, attempts: Collection[Attempt]) -> None:
-        """Debug."""
-        self._log.debug("claimed rows=%d", len(attempts))
+        """Debug, where there are any."""
+        if attempts:
+            self._log.debug("claimed rows=%d", len(attempts))
 
     def decided(self, committed: int, lost: int) -> None:
         """Debug."""
@@ -97,6 +104,14 @@ class LogEvents(Events):
     def lease_lost(self, rows: int) -> None:
         """Warning."""
         self._log.warning("lease lost rows=%d: raise OUTBOX_LEASE if this repeats", rows)
+
+    def released(self, rows: int) -> None:
+        """Information."""
+        self._log.info("released rows=%d", rows)
+
+    def claim_failed(self, error: BaseException) -> None:
+        """Warning."""
+        self._log.warning("claim failed, the database may be away: %s", error)
 
     def reconciled(self, row_id: int, what: str) -> None:
         """Information."""

@@ -35,7 +35,12 @@ class Loop:
             if self._stopping.is_set():
                 self._free.release()
                 break
-            self._stopping.wait(self._claim_and_ship())
+            try:
+                rest = self._claim_and_ship()
+            except BaseException:
+                self._free.release()  # whoever starts this loop again finds every pass free
+                raise
+            self._stopping.wait(rest)
         self._pool.shutdown(wait=True)
 
     def stop(self) -> None:
@@ -50,13 +55,16 @@ class Loop:
             return waiting
         try:
             attempts, since = self._pass.claim()
-        except SQLAlchemyError as error:
+        except SQLAlchemyError:  # told as an event
             self._free.release()
-            _log.warning("claim failed, the database may be away: %s", error)
             return self._pause.grow()
         if not attempts:
             self._free.release()
             return self._pause.grow()
+        if self._stopping.is_set():
+            self._free.release()
+            self._pass.release(attempts)
+            return 0.0
         self._pool.submit(self._ship, attempts, since)
         self._pause.reset()
         return 0.0 if len(attempts) >= self._rows_per_pass else self._pause.grow()

@@ -63,9 +63,12 @@ class Pass:
         stage = self._stage
         limit = stage.settings.rows_per_pass if stage.breaker.closed() else 1
         since = stage.now()
-        attempts = stage.claims.claim(limit, stage.settings.bytes_per_pass, stage.settings.lease)
-        if attempts:
-            stage.events.claimed(attempts)
+        try:
+            attempts = stage.claims.claim(limit, stage.settings.bytes_per_pass, stage.settings.lease)
+        except SQLAlchemyError as error:
+            stage.events.claim_failed(error)
+            raise
+        stage.events.claimed(attempts)
         return attempts, since
 
     def ship(self, attempts: Sequence[Attempt], since: float) -> None:
@@ -80,6 +83,16 @@ class Pass:
         if decided is not None:
             faults.point("relay.after_decide")
             self._resolve(results, *decided)
+
+    def release(self, attempts: Sequence[Attempt]) -> None:
+        """Gives rows that were claimed and not sent back at once: whoever claims next finds them in their places."""
+        stage = self._stage
+        try:
+            stage.decisions.decide(Outcomes(returns=[Return(it, None) for it in attempts]), stage.settings.commit_lease)
+        except SQLAlchemyError as error:
+            stage.events.undecided(len(attempts), error)
+            return
+        stage.events.released(len(attempts))
 
     def _prepare(self, attempts: Sequence[Attempt]) -> list[tuple[Attempt, Result]]:
         """Sends halves, and plain messages; an outcome for each row."""

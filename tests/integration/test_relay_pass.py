@@ -340,3 +340,17 @@ def test_passes_are_bounded_by_bytes(database: Database) -> None:
     with database.transaction() as connection:
         states = connection.execute(sa.select(outbox.c.state).distinct()).scalars().all()
     assert states == [State.DELIVERED]
+
+
+def test_rows_that_were_not_sent_are_given_back_in_their_places(database: Database) -> None:
+    # Given rows that a relay has claimed when it is told to stop, and younger ones
+    old = added(database, 2)
+    relay = Relay(database)
+    leaving = Pass(relay.stage)
+    attempts, _ = leaving.claim()
+    young = added(database, 2)
+    # When it gives them back
+    leaving.release(attempts)
+    # Then another one ships them at once, in their places
+    assert relay.run() == 4
+    assert [int(it.properties["outbox-id"]) for it in relay.broker.prepared] == old + young
