@@ -86,9 +86,15 @@ class Admin:
             for topic in topics:
                 self.create_topic(address, topic, queues=queues)
 
-    def create_group(self, address: str, group: str) -> None:
-        """Creates a consumer group at one broker."""
-        config = {"groupName": group, "consumeEnable": True, "consumeFromMinEnable": True, "retryMaxTimes": 16}
+    def create_group(self, address: str, group: str, *, orderly: bool = False) -> None:
+        """Creates a consumer group at one broker; ``orderly``: a FIFO group for proxies."""
+        config = {
+            "groupName": group,
+            "consumeEnable": True,
+            "consumeFromMinEnable": True,
+            "retryMaxTimes": 16,
+            "consumeMessageOrderly": orderly,
+        }
         self._connections.ask(address, Request.CREATE_GROUP, {}, json.dumps(config).encode())
 
     def runtime(self, address: str) -> Mapping[str, str]:
