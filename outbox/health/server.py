@@ -1,0 +1,106 @@
+"""What probes and scrapers are told over HTTP: ``/livez``, ``/readyz``, ``/metrics``.
+
+``/livez`` and ``/readyz`` answer 200 or 503, with the same JSON: every loop and every need of every database.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Final, Self
+
+from outbox.errors import SettingsError
+from outbox.health.vitals import Vitals
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a client that says nothing is hung up on.
+_CLIENT_TIMEOUT: Final = 10.0
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def report(vitals: Mapping[str, Vitals]) -> dict[str, Any]:
+    """All databases: live and ready if each of them is."""
+    return {
+        "live": all(it.live() for it in vitals.values()),
+        "ready": all(it.ready() for it in vitals.values()),
+        "databases": {name: it.as_json() for name, it in vitals.items()},
+    }
+
+
+class HealthServer:
+    """An HTTP server in a thread of its own, from ``with`` on."""
+
+    def __init__(
+        self, host: str, port: int, vitals: Mapping[str, Vitals], metrics: Callable[[], str] = lambda: ""
+    ) -> None:
+        """``SettingsError`` where the port cannot be had; 0 is any that is free."""
+        try:
+            self._server = ThreadingHTTPServer((host, port), _Probe)
+        except OSError as error:
+            raise SettingsError(
+                f"OUTBOX_HEALTH_PORT: cannot listen on {host}:{port}: {error}; choose another port, or none"
+            ) from error
+        self._server.daemon_threads = True
+        self._server.answers = _answers(vitals, metrics)  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="outbox-health", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+#: Status, content type and body.
+_Answer = tuple[HTTPStatus, str, str]
+
+
+def _answers(vitals: Mapping[str, Vitals], metrics: Callable[[], str]) -> dict[str, Callable[[], _Answer]]:
+    def probe(question: str) -> _Answer:
+        """As a probe wants it."""
+        found = report(vitals)
+        status = HTTPStatus.OK if found[question] else HTTPStatus.SERVICE_UNAVAILABLE
+        return status, "application/json", json.dumps(found, indent=2) + "\n"
+
+    return {
+        "/livez": lambda: probe("live"),
+        "/readyz": lambda: probe("ready"),
+        "/metrics": lambda: (HTTPStatus.OK, _METRICS_TYPE, metrics()),
+    }
+
+
+class _Probe(BaseHTTPRequestHandler):
+    """One request."""
+
+    timeout = _CLIENT_TIMEOUT
+    server_version = "outbox"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answers the three paths."""
+        answers: dict[str, Callable[[], _Answer]] = self.server.answers  # type: ignore[attr-defined]
+        answer = answers.get(self.path.partition("?")[0])
+        status, kind, text = answer() if answer else (HTTPStatus.NOT_FOUND, "text/plain", " ".join(answers) + "\n")
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class's name
+        """Probes come every second: debug."""
+        _log.debug(format, *args)

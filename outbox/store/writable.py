@@ -1,0 +1,27 @@
+"""Whether the database takes writes at this moment, by one question that writes nothing."""
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from outbox.columns import MYSQL_FAMILY
+from outbox.store.database import Database
+
+_POSTGRESQL: Final = "SELECT current_setting('transaction_read_only') = 'on' OR pg_is_in_recovery()"
+_MYSQL: Final = "SELECT @@global.read_only OR @@session.transaction_read_only"
+_MARIADB: Final = "SELECT @@global.read_only OR @@session.tx_read_only"
+
+
+def why_not_writable(database: Database) -> str:
+    """ "" if it takes writes; raises ``SQLAlchemyError`` where it cannot be asked. SQLite: BEGIN IMMEDIATE tells."""
+    with database.transaction() as connection:
+        if database.dialect == "sqlite":
+            return ""
+        read_only = connection.execute(sa.text(_question(database))).scalar_one()
+    return "the server is read-only: a standby, or set so" if read_only else ""
+
+
+def _question(database: Database) -> str:
+    if database.dialect not in MYSQL_FAMILY:
+        return _POSTGRESQL
+    return _MARIADB if database.engine.dialect.is_mariadb else _MYSQL  # type: ignore[attr-defined]

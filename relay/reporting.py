@@ -1,0 +1,118 @@
+"""Who else is told what the relay did: health and metrics, beside the log."""
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from outbox.health.metrics import Metrics
+from outbox.health.vitals import Vitals
+from outbox.store.claims import Attempt
+from relay.events import Events
+
+#: What a relay needs, by the names that probes are told.
+DATABASE: Final = "database"
+CLAIMS: Final = "claims"
+BROKER: Final = "broker"
+
+
+class FanOut(Events):
+    """Tells each fact to several."""
+
+    def __init__(self, *told: Events) -> None:
+        self._told = told
+
+
+def _to_each(name: str) -> Callable[..., None]:
+    def tell(self: FanOut, *facts: Any, **more: Any) -> None:
+        for one in self._told:
+            getattr(one, name)(*facts, **more)
+
+    return tell
+
+
+for _name in [name for name in vars(Events) if not name.startswith("_")]:
+    setattr(FanOut, _name, _to_each(_name))
+
+
+class VitalEvents(Events):
+    """What keeps a relay from being ready, as soon as it is noticed."""
+
+    def __init__(self, vitals: Vitals) -> None:
+        self._vitals = vitals
+
+    def claimed(self, attempts: Collection[Attempt]) -> None:  # noqa: ARG002 -- the base class's signature
+        """The database takes claims."""
+        self._vitals.has(CLAIMS)
+
+    def claim_failed(self, error: BaseException) -> None:
+        """The database takes none."""
+        self._vitals.lacks(CLAIMS, str(getattr(error, "orig", error)).strip())
+
+    def outage(self, reason: str, pause: float) -> None:  # noqa: ARG002 -- the base class's signature
+        """The broker is away."""
+        self._vitals.lacks(BROKER, reason)
+
+    def recovered(self) -> None:
+        """It is back."""
+        self._vitals.has(BROKER)
+
+
+class CountedEvents(Events):
+    """Facts as counters."""
+
+    def __init__(self, metrics: Metrics, database: str) -> None:
+        self._metrics = metrics
+        self._labels = {"database": database}
+
+    def claimed(self, attempts: Collection[Attempt]) -> None:
+        """Rows."""
+        self._add("claimed_rows", "Rows leased for a pass.", len(attempts))
+
+    def decided(self, committed: int, lost: int) -> None:
+        """Rows, and halves."""
+        self._add("committed_rows", "Rows that chose their half.", committed)
+        self._add("lost_halves", "Stored halves that were not chosen.", lost)
+
+    def settled(self, delivered: int, unconfirmed: int) -> None:
+        """Rows."""
+        self._add("delivered_rows", "Rows whose commit the broker confirmed at once.", delivered)
+        self._add("unconfirmed_commits", "Commits left to the reconciler.", unconfirmed)
+
+    def refused(self, attempt: Attempt, reason: str, *, buried: bool) -> None:  # noqa: ARG002 -- as the base class's
+        """Refusals, and rows that died of them."""
+        self._add("refusals", "Refusals by the broker.", 1, topic=attempt.topic)
+        self._add("buried_rows", "Rows that were refused too often.", int(buried))
+
+    def unknown(self, attempt: Attempt, reason: str) -> None:  # noqa: ARG002 -- as the base class's
+        """Halves."""
+        self._add("unknown_halves", "Halves of which it is not known whether the broker stored them.", 1)
+
+    def outage(self, reason: str, pause: float) -> None:  # noqa: ARG002 -- as the base class's
+        """Passes."""
+        self._add("outages", "Passes that found the broker away.", 1)
+
+    def partial_outage(self, rows: int, reason: str) -> None:  # noqa: ARG002 -- as the base class's
+        """Rows."""
+        self._add("postponed_rows", "Rows that wait for their topic, or for one broker of several.", rows)
+
+    def claim_failed(self, error: BaseException) -> None:  # noqa: ARG002 -- as the base class's
+        """Claims."""
+        self._add("failed_claims", "Claims that the database refused.", 1)
+
+    def undecided(self, rows: int, error: BaseException) -> None:  # noqa: ARG002 -- as the base class's
+        """Rows."""
+        self._add("undecided_rows", "Rows whose decision the database did not answer.", rows)
+
+    def lease_lost(self, rows: int) -> None:
+        """Rows."""
+        self._add("lost_leases", "Rows whose lease was over before their decision.", rows)
+
+    def reconciled(self, row_id: int, what: str) -> None:  # noqa: ARG002 -- as the base class's
+        """Rows."""
+        self._add("reconciled_rows", "Rows taken over from a holder that was gone.", 1)
+
+    def purged(self, rows: int) -> None:
+        """Rows."""
+        self._add("purged_rows", "Rows that retention deleted.", rows)
+
+    def _add(self, name: str, explanation: str, amount: int, **labels: str) -> None:
+        self._metrics.add(f"outbox_{name}_total", explanation, amount, **self._labels, **labels)

@@ -1,0 +1,98 @@
+"""What probes and scrapers are told."""
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+
+from outbox.errors import SettingsError
+from outbox.health.metrics import Metrics
+from outbox.health.server import HealthServer
+from outbox.health.vitals import Vitals
+
+
+@pytest.fixture
+def vitals() -> dict[str, Vitals]:
+    return {"east": Vitals(), "west": Vitals()}
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def port(vitals: dict[str, Vitals], metrics: Metrics) -> Iterator[int]:
+    with HealthServer("127.0.0.1", 0, vitals, metrics.text) as server:
+        yield server.port
+
+
+def got(port: int, path: str) -> tuple[int, str, str]:
+    """Status, content type and body."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    body = response.read().decode()
+    connection.close()
+    return response.status, response.getheader("Content-Type") or "", body
+
+
+def probed(port: int, path: str) -> tuple[int, Any]:
+    status, _, body = got(port, path)
+    return status, json.loads(body)
+
+
+def test_one_database_that_is_not_ready_makes_the_process_not_ready(port: int, vitals: dict[str, Vitals]) -> None:
+    assert probed(port, "/readyz")[0] == 200
+    vitals["west"].lacks("database", "connection refused")
+    status, told = probed(port, "/readyz")
+    assert status == 503
+    assert not told["ready"]
+    assert told["databases"]["east"]["ready"]
+    assert told["databases"]["west"]["needs"]["database"]["reason"] == "connection refused"
+    # And it is live all the same
+    assert probed(port, "/livez")[0] == 200
+    vitals["west"].has("database")
+    assert probed(port, "/readyz?verbose")[0] == 200
+
+
+def test_a_stalled_loop_is_not_live(port: int, vitals: dict[str, Vitals]) -> None:
+    vitals["east"].pulse("relay", -1.0)
+    status, told = probed(port, "/livez")
+    assert status == 503
+    assert told["databases"]["east"]["loops"]["relay"]["life"] == "stalled"
+
+
+def test_metrics_are_in_prometheus_text_format(port: int, metrics: Metrics) -> None:
+    metrics.add("outbox_refusals_total", "Refusals.", topic='odd"topic\n', database="east")
+    metrics.add("outbox_refusals_total", "Refusals.", 2, topic='odd"topic\n', database="east")
+    metrics.gauge("outbox_oldest_due_seconds", "Age.", lambda: 1.5, database="east")
+    metrics.gauge("outbox_oldest_due_seconds", "Age.", lambda: None, database="west")
+    status, kind, text = got(port, "/metrics")
+    assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert text == (
+        "# HELP outbox_oldest_due_seconds Age.\n"
+        "# TYPE outbox_oldest_due_seconds gauge\n"
+        'outbox_oldest_due_seconds{database="east"} 1.5\n'
+        "# HELP outbox_refusals_total Refusals.\n"
+        "# TYPE outbox_refusals_total counter\n"
+        'outbox_refusals_total{database="east",topic="odd\\"topic\\n"} 3\n'
+    )
+    assert all(re.match(r"#|[a-z_]+(\{.*\})? [0-9.e+]+$", line) for line in text.splitlines())
+
+
+def test_other_paths_name_the_ones_that_there_are(port: int) -> None:
+    status, _, text = got(port, "/")
+    assert status == 404
+    assert text.split() == ["/livez", "/readyz", "/metrics"]
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=f"OUTBOX_HEALTH_PORT.*{number}"):
+            HealthServer("127.0.0.1", number, {})
