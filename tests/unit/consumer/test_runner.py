@@ -1,8 +1,8 @@
 """The runner against a broker in memory: what the broker is told, and when."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -25,22 +25,16 @@ from outbox.consumer import (
 from outbox.consumer.schedule import RETRY_DELAYS, delay_after, is_exhausted
 from outbox.errors import SettingsError
 from tests.unit.consumer.fakes import DEADLINE, FakeSource, FakeStrategy, delivery
+from tests.unit.consumer.running import running as in_a_thread
 
 QUICK = RunnerSettings(receive_wait=0.02, outage_rest=0.01, outage_rest_most=0.02)
 
 
-@contextmanager
-def running(source: FakeSource, strategy: FakeStrategy, settings: RunnerSettings = QUICK) -> Iterator[threading.Event]:
-    """A runner in a thread; stopped and drained at the end."""
-    stop = threading.Event()
-    thread = threading.Thread(target=Runner(source, strategy, settings).run, args=(stop,))
-    thread.start()
-    try:
-        yield stop
-    finally:
-        stop.set()
-        thread.join(DEADLINE)
-        assert not thread.is_alive()
+def running(
+    source: FakeSource, strategy: FakeStrategy, settings: RunnerSettings = QUICK
+) -> AbstractContextManager[threading.Event]:
+    """A quick runner."""
+    return in_a_thread(source, strategy, settings)
 
 
 def answers(*outcomes: Outcome) -> Callable[[Delivery], Outcome]:
