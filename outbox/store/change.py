@@ -1,7 +1,9 @@
 """How rows change: by compare-and-set over a batch, in the order of their ids, skipping rows that others hold."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -38,35 +40,71 @@ class Change:
         compare: Compare,
         values: Values,
         wait: bool = False,
+        telling: Mapping[str, ColumnElement[Any]] = MappingProxyType({}),
     ) -> None:
+        """``telling``: what else comes back of the rows that changed, as it was before, under these names."""
         rows = given(dialect, {"id": int, **(columns or {})})
-        passing = selecting(dialect, rows, outbox.c.id, *(column for column in rows.c if column.name != "id"))
+        told = [value.label(name) for name, value in telling.items()]
+        passing = selecting(dialect, rows, outbox.c.id, *(column for column in rows.c if column.name != "id"), *told)
         passing = passing.where(_state_of_named_row().in_(list(sources)), compare(rows.c)).order_by(outbox.c.id)
         self._lock = passing.with_for_update(of=outbox, skip_locked=not wait)
         self._at_once = dialect == "postgresql"
         target = self._lock.cte("locked") if self._at_once else rows
         self._write = updating(dialect, target, values(target.c))
         if self._at_once:
-            self._write = self._write.returning(outbox.c.id)
+            self._write = self._write.returning(outbox.c.id, *(target.c[name] for name in telling))
 
     @classmethod
-    def of_move(cls, dialect: str, move: Move, **how: Any) -> "Change":
+    def of_move(cls, dialect: str, move: Move, **how: Any) -> Self:
         """A change that makes ``move``: its sources and its target come from the lifecycle."""
         values = how.pop("values")
         return cls(dialect, sources_of(move), values=lambda rows: {"state": target_of(move), **values(rows)}, **how)
 
     def apply(self, connection: Connection, rows: Iterable[Mapping[str, object]], **parameters: object) -> list[int]:
         """Changes the rows that pass; the ids of those, in order."""
+        return sorted(row.id for row in self._changed(connection, rows, parameters))
+
+    def _changed(
+        self, connection: Connection, rows: Iterable[Mapping[str, object]], parameters: dict[str, Any]
+    ) -> Sequence[sa.Row[Any]]:
         by_id = {row["id"]: row for row in rows}
         if not by_id:
             return []
         parameters |= batch(by_id.values())
         if self._at_once:
-            return sorted(connection.execute(self._write, parameters).scalars())
-        changed = list(connection.execute(self._lock, parameters).scalars())
+            return connection.execute(self._write, parameters).all()
+        changed = connection.execute(self._lock, parameters).all()
         if changed:
-            connection.execute(self._write, parameters | batch(by_id[row_id] for row_id in changed))
+            connection.execute(self._write, parameters | batch(by_id[row.id] for row in changed))
         return changed
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The rows that ended, and the lanes that they left."""
+
+    ids: list[int]
+    lanes: frozenset[str]
+
+
+class Ending(Change):
+    """A change after which rows owe nothing: they leave their lanes, but for those that ``holds`` is true of."""
+
+    def __init__(
+        self, dialect: str, sources: Iterable[State], *, values: Values, holds: Compare | None = None, **how: Any
+    ) -> None:
+        def leaving(rows: Any) -> Mapping[str, Any]:
+            """Beside what the ending itself sets."""
+            kept = None if holds is None else sa.case((holds(rows), outbox.c.open_lane), else_=sa.null())
+            return {**values(rows), "open_lane": kept, "parked": sa.false()}
+
+        super().__init__(dialect, sources, values=leaving, telling={"lane_left": outbox.c.open_lane}, **how)
+
+    def end(self, connection: Connection, rows: Iterable[Mapping[str, object]], **parameters: object) -> Left:
+        """Ends the rows that pass; the lanes that they left go on in the same transaction (``Lanes.go_on``)."""
+        ended = self._changed(connection, rows, parameters)
+        lanes = frozenset(row.lane_left for row in ended if row.lane_left is not None)
+        return Left(sorted(row.id for row in ended), lanes)
 
 
 def _state_of_named_row() -> ColumnElement[str]:

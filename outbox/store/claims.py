@@ -3,6 +3,7 @@
 From-states and comparisons: *claim* takes rows in the claim index (pending, due, not parked) that no transaction holds;
 *renew* compares token and lease id. If the relay dies before a claim commits, nothing happened; after it, the lease
 runs out and the next claim draws a new token, which turns every half of the dead attempt into a superseded one.
+Of a lane only the head is claimed; rows that stand behind it are parked in the same transaction (``store.lanes``).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,12 +15,13 @@ from sqlalchemy.engine import Connection
 
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
-from outbox.message import Mode
+from outbox.message import BODY_BYTES, Mode
 from outbox.schema import claimable, outbox
 from outbox.store.change import Change, due, own_attempt, seconds
 from outbox.store.clock import utc_after
 from outbox.store.database import Database
 from outbox.store.given import given, ids, selecting, updating
+from outbox.store.lanes import Lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,9 @@ _CLAIMED = (
     outbox.c.attempts,
 )
 
+#: Transactions of one claim at most, where rows that it meets have to be parked.
+_ROUNDS = 16
+
 #: Leases rows and reads them; the rows' columns are those of ``_CLAIMED``.
 Take = Callable[[Connection, Mapping[str, Any]], list[Any]]
 
@@ -66,6 +71,7 @@ class Claims:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._lanes = Lanes(database.dialect)
         self._take = _take_at_once() if database.dialect == "postgresql" else _TakeInSteps(database.dialect)
         self._renew = Change(
             database.dialect,
@@ -81,12 +87,25 @@ class Claims:
         Oldest first. The transaction may be lost in a crash of the database server: then nobody holds the lease, and
         the halves sent under it are superseded by the next claim.
         """
+        attempts: list[Attempt] = []
+        room = max_bytes
+        for _ in range(_ROUNDS):
+            taken, parked = self._round(limit - len(attempts), room, lease)
+            attempts += taken
+            room -= sum(len(it.payload) for it in taken)
+            if not parked or len(attempts) == limit or (attempts and room < BODY_BYTES):
+                break
+        return attempts
+
+    def _round(self, limit: int, max_bytes: int, lease: float) -> tuple[list[Attempt], int]:
+        """One transaction: the rows to ship, and how many others it parked."""
         # The token is the lease id, and one draw serves the whole claim: a row id and a token name one attempt.
         fresh = fresh_token()
         parameters = {"rows": limit, "bytes": max_bytes, "seconds": lease, "fresh": fresh}
         with self._database.transaction(durable=False, index_order=True) as connection:
             rows = self._take(connection, parameters)
-        return [_attempt(row, fresh) for row in rows]
+            heads = self._lanes.sift(connection, rows, fresh)
+        return [_attempt(row, fresh) for row in heads], len(rows) - len(heads)
 
     def renew(self, attempts: Iterable[Attempt], lease: float) -> set[int]:
         """Leases the attempts for ``lease`` seconds from now; the ids of the rows that are still theirs."""

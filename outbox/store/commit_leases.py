@@ -7,9 +7,11 @@ leaves ``committed``, compares the half and that the lease is over; *settle* com
 delivered is true whoever says it; *presume*, *reopen*, *give up* and *postpone* compare the lease id, which the next
 holder replaces. Taking a lease is durable: one that a crash of the server forgot would have two holders.
 If the holder dies before any of them, its lease runs out and the next holder looks the half up first.
+What ends a row un-parks the next one of its lane in the same transaction (``store.lanes``); *give up* keeps the place
+of a row whose topic's lanes are held.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +25,7 @@ from outbox.lifecycle import Move, State, sources_of, target_of
 from outbox.schema import REASON_LENGTH, outbox, unsettled
 from outbox.store.change import (
     Change,
+    Ending,
     chosen_half,
     due,
     fresh_lease,
@@ -35,6 +38,7 @@ from outbox.store.change import (
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.given import given, ids, selecting
+from outbox.store.lanes import HoldsLane, Lanes, always
 from outbox.verdict import RowView
 
 
@@ -65,8 +69,10 @@ _HELD = (
 class CommitLeases:
     """The statements about committed rows; each method is one transaction."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, holds_lane: HoldsLane = always) -> None:
         self._database = database
+        self._holds_lane = holds_lane
+        self._lanes = Lanes(database.dialect)
         self._changes = _Changes(database.dialect)
         self._read = sa.select(
             outbox.c.state,
@@ -115,23 +121,24 @@ class CommitLeases:
         """Marks rows (row id, id of the half that the broker made visible) as delivered; the ids that changed."""
         rows = [{"id": row_id, "half_id": half_id} for row_id, half_id in halves]
         with self._database.transaction(durable=False) as connection:
-            return set(self._changes.settle.apply(connection, rows))
+            return set(self._ended(connection, self._changes.settle, rows))
 
     def presume(self, holding: Holding) -> bool:
         """Marks the row as delivered without the broker's word: nobody asked about its half for too long."""
-        return self._end(self._changes.presume, holding, "presumed: the broker stopped asking")
+        return self._end(self._changes.presume, _held(holding, "presumed: the broker stopped asking"))
 
     def reopen(self, holding: Holding, reason: str) -> bool:
         """Puts the row back to be published by a new attempt; its half can no longer win."""
-        return self._end(self._changes.reopen, holding, reason)
+        return self._keep(self._changes.reopen, holding, reason)
 
     def give_up(self, holding: Holding, reason: str) -> bool:
         """Ends a row whose outcome cannot be known any more; an operator decides."""
-        return self._end(self._changes.give_up, holding, reason)
+        holds = int(self._holds_lane(holding.half.topic))
+        return self._end(self._changes.give_up, _held(holding, reason) | {"holds": holds})
 
     def postpone(self, holding: Holding, reason: str, seconds: float) -> bool:
         """Keeps the row committed and lets nobody act on it for ``seconds``."""
-        return self._end(self._changes.postpone, holding, reason, seconds=seconds)
+        return self._keep(self._changes.postpone, holding, reason, seconds=seconds)
 
     def _take(self, connection: Connection, halves: Iterable[tuple[int, str]], lease: float) -> list[Holding]:
         """The half is compared as well: who was asked about one half must not come to hold the lease of another."""
@@ -144,10 +151,18 @@ class CommitLeases:
         rows = connection.execute(self._held, ids(row_ids)).all()
         return [_holding(row, lease_id) for row in rows]
 
-    def _end(self, change: Change, holding: Holding, reason: str, **parameters: object) -> bool:
-        row = {"id": holding.row_id, "lease": holding.lease_id, "reason": reason[:REASON_LENGTH]}
+    def _keep(self, change: Change, holding: Holding, reason: str, **parameters: object) -> bool:
         with self._database.transaction() as connection:
-            return bool(change.apply(connection, [row], **parameters))
+            return bool(change.apply(connection, [_held(holding, reason)], **parameters))
+
+    def _end(self, ending: Ending, row: Mapping[str, object]) -> bool:
+        with self._database.transaction() as connection:
+            return bool(self._ended(connection, ending, [row]))
+
+    def _ended(self, connection: Connection, ending: Ending, rows: Iterable[Mapping[str, object]]) -> list[int]:
+        left = ending.end(connection, rows)
+        self._lanes.go_on(connection, left.lanes)
+        return left.ids
 
 
 class _Changes:
@@ -191,12 +206,16 @@ def _take_over(dialect: str) -> Change:
     )
 
 
+def _held(holding: Holding, reason: str) -> dict[str, object]:
+    return {"id": holding.row_id, "lease": holding.lease_id, "reason": reason[:REASON_LENGTH]}
+
+
 def _delivered() -> dict[str, Any]:
     return {"state": target_of(Move.DELIVER), "delivered_at": utc_now(), "lease_id": None}
 
 
-def _settle(dialect: str) -> Change:
-    return Change(
+def _settle(dialect: str) -> Ending:
+    return Ending(
         dialect,
         sources_of(Move.REOPEN),
         columns={"half_id": str},
@@ -205,8 +224,8 @@ def _settle(dialect: str) -> Change:
     )
 
 
-def _presume(dialect: str) -> Change:
-    return Change(
+def _presume(dialect: str) -> Ending:
+    return Ending(
         dialect,
         sources_of(Move.REOPEN),
         columns=_HELD_COLUMNS,
@@ -225,12 +244,13 @@ def _reopen(dialect: str) -> Change:
     )
 
 
-def _give_up(dialect: str) -> Change:
-    return Change.of_move(
+def _give_up(dialect: str) -> Ending:
+    return Ending.of_move(
         dialect,
         Move.GIVE_UP,
-        columns=_HELD_COLUMNS,
+        columns={**_HELD_COLUMNS, "holds": int},
         compare=_holder,
+        holds=lambda rows: rows.holds == 1,
         values=lambda rows: {"reason": rows.reason, **no_attempt()},
     )
 

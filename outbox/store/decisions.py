@@ -2,7 +2,8 @@
 
 Every write leaves ``pending`` only and compares token and lease id. If the relay dies before the transaction commits,
 its halves are adopted or rolled back by the check-back once the lease is over; if it dies after it, the reconciler and
-the check-back carry the decision out.
+the check-back carry the decision out. What ends a row un-parks the next one of its lane in the same transaction, once
+for all (``store.lanes``); a buried row keeps its place where its topic's lanes are held.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from outbox.message import Mode
 from outbox.schema import REASON_LENGTH, outbox
 from outbox.store.change import (
     Change,
+    Ending,
     again_after,
     chosen_half,
     half_columns,
@@ -29,6 +31,7 @@ from outbox.store.change import (
 from outbox.store.claims import Attempt
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
+from outbox.store.lanes import HoldsLane, Lanes, always
 
 _ATTEMPT: dict[str, type] = {"token": str, "lease": str}
 #: Stands for "no delay, and its place among the others" in the statement.
@@ -88,8 +91,10 @@ class Outcomes:
 class Decisions:
     """The relay's decisive writes."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, holds_lane: HoldsLane = always) -> None:
         self._database = database
+        self._holds_lane = holds_lane
+        self._lanes = Lanes(database.dialect)
         self._commit = _commit(database.dialect)
         self._publish = _publish(database.dialect)
         self._refuse = _refuse(database.dialect)
@@ -103,14 +108,18 @@ class Decisions:
         ROLLBACK, and check-back and reconciler find out.
         """
         with self._database.transaction() as connection:
-            self._publish.apply(connection, map(_published, outcomes.published))
+            published = self._publish.end(connection, map(_published, outcomes.published))
             self._refuse.apply(connection, (_refused(it) for it in outcomes.refusals if it.delay is not None))
-            self._bury.apply(connection, (_refused(it) for it in outcomes.refusals if it.delay is None))
+            buried = self._bury.end(connection, (self._buried(it) for it in outcomes.refusals if it.delay is None))
             self._return.apply(connection, map(_returned, outcomes.returns))
             winners = map(_winner, outcomes.winners)
             committed = self._commit.apply(connection, winners, seconds=commit_lease, new_lease=fresh_token())
+            self._lanes.go_on(connection, published.lanes | buried.lanes)
             faults.point("relay.during_decide")
             return set(committed)
+
+    def _buried(self, it: Refusal) -> dict[str, object]:
+        return _refused(it) | {"holds": int(self._holds_lane(it.attempt.topic))}
 
 
 def _commit(dialect: str) -> Change:
@@ -119,9 +128,9 @@ def _commit(dialect: str) -> Change:
     )
 
 
-def _publish(dialect: str) -> Change:
+def _publish(dialect: str) -> Ending:
     """Does not compare the lease: the broker stored it, whoever says so. Settling a repeat spares one."""
-    return Change.of_move(
+    return Ending.of_move(
         dialect,
         Move.DELIVER,
         columns={"half_id": str},
@@ -140,12 +149,13 @@ def _refuse(dialect: str) -> Change:
     )
 
 
-def _bury(dialect: str) -> Change:
-    return Change.of_move(
+def _bury(dialect: str) -> Ending:
+    return Ending.of_move(
         dialect,
         Move.BURY,
-        columns={**_ATTEMPT, "reason": str},
+        columns={**_ATTEMPT, "reason": str, "holds": int},
         compare=own_attempt,
+        holds=lambda rows: rows.holds == 1,
         values=lambda rows: _counted(rows.reason),
     )
 

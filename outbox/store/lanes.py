@@ -1,30 +1,72 @@
 """Lanes: rows of one topic and one lane become visible one after another, in the order of their ids.
 
 A row stands in its lane from the insert until it ends (``outbox.open_lane``); the one with the lowest id is the lane's
-head, and only the head is ever shipped.
+head, and only the head is ever shipped. A row that a claim meets behind its head is *parked*, which takes it out of the
+claim index, and the move that ends the head un-parks the next one in its own transaction.
+
+Two locks, which end with the transaction that takes them. Nobody ever takes both:
+
+*producers* take the first, before their insert draws its id, and hold it as long as their business transaction lasts.
+No daemon takes it, so a settlement never waits for a business transaction, and nothing is left to the sweep because one
+is open.
+
+*claims that park, and moves that end a row of a lane*, take the second, after the rows that they hold, in the order of
+its slots; the transactions of daemons are short. Whoever has it looks at the lane once more, in a new statement: a
+claim parks only behind a head that is still open, and the end of a head finds every row that was parked before.
+Neither waits for a row after that: a next row that somebody else has locked (an operator's cancel; on MariaDB a
+business transaction that adds the same key again) is left as it is, to that cancel or to the sweep.
+
+From-states: *parking* takes pending rows that this very claim has leased (token and lease id are compared) and leaves
+them without a token: every half of theirs gets ROLLBACK. *Un-parking* changes the flag of pending rows alone. If the
+process dies before its transaction ends, nothing happened: the head is open, its lease or commit lease runs out, and
+whoever ends it un-parks. After it, nothing is left to do.
 """
 
 import zlib
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from outbox.columns import MYSQL_FAMILY
+from outbox.lifecycle import Move, sources_of
+from outbox.schema import LANE_KEY_BYTES, outbox
+from outbox.store.change import Change, in_place, no_attempt, own_attempt
+from outbox.store.given import batch, given
 
-#: PostgreSQL: the first half of the key of our advisory locks; "lane" in ASCII.
+#: PostgreSQL: the first halves of the keys of our advisory locks, "lane" and "park" in ASCII.
 _PRODUCERS: Final = 0x6C616E65
+_DAEMONS: Final = 0x7061726B
 #: Producers of lanes that share a slot wait for each other; on MariaDB and MySQL each slot in use is a row for ever.
 _PRODUCER_SLOTS: Final = 65_536
+#: The daemons' slots lie behind those of the producers. Few enough for PostgreSQL's table of locks, however many lanes
+#: a pass has, and many enough that two passes seldom wait for each other.
+_DAEMON_SLOTS: Final = 4_096
+
+#: Whether a dead row of the topic holds its lane until an operator decides.
+HoldsLane = Callable[[str], bool]
 
 _ADVISORY: Final = sa.text("SELECT pg_advisory_xact_lock(:purpose, :slot)")
+_ADVISORY_ALL: Final = sa.text(
+    "SELECT pg_advisory_xact_lock(:purpose, slot) FROM unnest(CAST(:slots AS integer[])) AS it (slot)"
+)
 #: An exclusive lock on the slot's row, whether it is there already or not, and nothing written if it is.
 _SLOT: Final = sa.text("INSERT INTO outbox_lane (slot) VALUES (:slot) ON DUPLICATE KEY UPDATE slot = slot")
+_SLOTS: Final = sa.text(
+    "INSERT INTO outbox_lane (slot) SELECT slot FROM JSON_TABLE(:slots, '$[*]' COLUMNS (slot INT PATH '$')) AS it "
+    "ORDER BY slot ON DUPLICATE KEY UPDATE slot = outbox_lane.slot"
+)
 
 
 def lane_key(topic: str, lane: str) -> str:
     """The lane's name within the whole outbox: a lane belongs to a topic. No topic holds a slash."""
     return f"{topic}/{lane}"
+
+
+def always(topic: str) -> bool:  # noqa: ARG001 -- a ``HoldsLane``
+    """Every dead row holds its lane."""
+    return True
 
 
 def line_up(connection: Connection, key: str) -> None:
@@ -38,3 +80,93 @@ def line_up(connection: Connection, key: str) -> None:
         connection.execute(_ADVISORY, {"purpose": _PRODUCERS, "slot": hashed & 0x7FFFFFFF})
     elif connection.dialect.name in MYSQL_FAMILY:
         connection.execute(_SLOT, {"slot": hashed % _PRODUCER_SLOTS})
+
+
+class Lanes:
+    """The statements about lanes; each method is part of the caller's transaction."""
+
+    def __init__(self, dialect: str) -> None:
+        self._heads = _heads(dialect)
+        self._park = Change(
+            dialect,
+            sources_of(Move.COMMIT),
+            columns={"token": str, "lease": str},
+            compare=own_attempt,
+            values=lambda _: {
+                **no_attempt(),
+                "parked": sa.true(),
+                "available_at": in_place(),
+                "attempts": outbox.c.attempts - 1,
+            },
+        )
+        self._unpark = Change(
+            dialect,
+            sources_of(Move.COMMIT),
+            compare=lambda _: outbox.c.parked,
+            values=lambda _: {"parked": sa.false()},
+        )
+
+    def sift(self, connection: Connection, rows: Sequence[Any], fresh: str) -> Sequence[Any]:
+        """Those of the rows, just leased under ``fresh``, that are heads of their lanes or have none; parks the others.
+
+        No statement where no row has a lane, and one where all are heads.
+        """
+        laned = {row.id: lane_key(row.topic, row.lane) for row in rows if row.lane is not None}
+        behind = self._behind(connection, laned)
+        if behind:
+            _lock(connection, behind.values())
+            behind = self._behind(connection, behind)
+            self._park.apply(connection, [{"id": row_id, "token": fresh, "lease": fresh} for row_id in behind])
+        return [row for row in rows if row.id not in behind] if behind else rows
+
+    def go_on(self, connection: Connection, lanes: Collection[str]) -> list[int]:
+        """Un-parks the heads of these lanes, whose heads so far the caller's transaction has ended; their ids.
+
+        To be called once in a transaction, after all its endings: the locks are taken in order.
+        """
+        if not lanes:
+            return []
+        _lock(connection, lanes)
+        heads = connection.execute(self._heads, _given(lanes)).all()
+        return self._unpark.apply(connection, [{"id": head.id} for head in heads if head.parked])
+
+    def stuck(self, connection: Connection, lanes: Collection[str]) -> list[str]:
+        """Those of the lanes whose head is parked; nobody will end a row before it."""
+        if not lanes:
+            return []
+        return [head.lane for head in connection.execute(self._heads, _given(lanes)) if head.parked]
+
+    def _behind(self, connection: Connection, laned: Mapping[int, str]) -> dict[int, str]:
+        """Those of the rows (ids to lanes) that stand behind the head of their lane."""
+        if not laned:
+            return {}
+        heads = {it.lane: it.id for it in connection.execute(self._heads, _given(laned.values()))}
+        return {row_id: lane for row_id, lane in laned.items() if row_id > (heads[lane] or row_id)}
+
+
+def _given(lanes: Iterable[str]) -> dict[str, str]:
+    return batch({"lane": lane} for lane in set(lanes))
+
+
+def _heads(dialect: str) -> sa.Select[Any]:
+    """The head of each of the given lanes, and whether it is parked; NULL: nobody stands there."""
+    lanes = given(dialect, {"lane": str})
+    named: sa.ColumnElement[Any] = lanes.c.lane
+    if dialect in MYSQL_FAMILY:  # as the column: a comparison of text with bytes is no look-up in an index
+        named = sa.cast(named, sa.BINARY(LANE_KEY_BYTES))
+
+    def head(column: sa.ColumnElement[Any]) -> sa.Label[Any]:
+        """A column of the first entry of the lane's index."""
+        first = sa.select(column).where(outbox.c.open_lane == named)
+        return first.order_by(outbox.c.open_lane, outbox.c.id).limit(1).scalar_subquery().label(column.key)
+
+    return sa.select(lanes.c.lane, head(outbox.c.id), head(outbox.c.parked))
+
+
+def _lock(connection: Connection, lanes: Iterable[str]) -> None:
+    """The second lock of these lanes; SQLite's transactions have the whole file."""
+    slots = sorted({zlib.crc32(lane.encode()) % _DAEMON_SLOTS for lane in lanes})
+    if connection.dialect.name == "postgresql":
+        connection.execute(_ADVISORY_ALL, {"purpose": _DAEMONS, "slots": slots})
+    elif connection.dialect.name in MYSQL_FAMILY:
+        connection.execute(_SLOTS, {"slots": str([_PRODUCER_SLOTS + slot for slot in slots])})

@@ -2,7 +2,8 @@
 
 From-states come from the lifecycle: *cancel* leaves ``pending``, *requeue* leaves ``cancelled`` and ``dead``. Both set
 the token to NULL, so that every half of the row, sent or on its way, gets ROLLBACK. A plain message that may be on its
-way cannot be called back, so a plain row under a live lease is not cancelled.
+way cannot be called back, so a plain row under a live lease is not cancelled. A cancelled row leaves its lane, which
+goes on in the same transaction (``store.lanes``); a row that left its lane comes back to it only out of order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,13 +12,15 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
-from outbox.lifecycle import Move, State, expiring, open_states
+from outbox.lifecycle import Move, State, expiring, open_states, sources_of
 from outbox.message import Mode
 from outbox.schema import ANY_LISTENER, REASON_LENGTH, heartbeat, outbox, state_in, unsettled
-from outbox.store.change import Change, again_after, due, no_attempt, no_half
+from outbox.store.change import Change, Ending, again_after, due, no_attempt, no_half
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
+from outbox.store.lanes import Lanes
 from outbox.store.notifications import announce
 
 _LISTED = (
@@ -34,6 +37,9 @@ _LISTED = (
     outbox.c.decided_at,
     outbox.c.delivered_at,
     outbox.c.presumed,
+    outbox.c.lane,
+    outbox.c.open_lane,
+    outbox.c.parked,
 )
 
 
@@ -68,12 +74,18 @@ class Figures:
     heartbeats: Mapping[str, float]
 
 
+def _left_its_lane() -> sa.ColumnElement[bool]:
+    """The lane has gone on, or may have."""
+    return sa.and_(outbox.c.lane.is_not(None), outbox.c.open_lane.is_(None))
+
+
 class Operations:
     """The statements behind ``outbox status``, ``list``, ``show``, ``requeue``, ``cancel`` and ``purge``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._cancel = Change.of_move(
+        self._lanes = Lanes(database.dialect)
+        self._cancel = Ending.of_move(
             database.dialect,
             Move.CANCEL,
             columns={"reason": str},
@@ -85,14 +97,23 @@ class Operations:
         self._requeue = Change.of_move(
             database.dialect,
             Move.REQUEUE,
-            compare=lambda _: sa.true(),
+            columns={"out_of_order": int},
+            compare=lambda rows: sa.or_(~_left_its_lane(), rows.out_of_order == 1),
             values=lambda _: {
+                "open_lane": outbox.c.topic.concat(sa.literal_column("'/'")).concat(outbox.c.lane),
                 "reason": None,
                 "failures": 0,
                 **again_after(0.0),
                 **no_attempt(),
                 **no_half(),
             },
+            wait=True,
+        )
+        self._release = Ending(
+            database.dialect,
+            sources_of(Move.REQUEUE),
+            compare=lambda _: outbox.c.open_lane.is_not(None),
+            values=lambda _: {},
             wait=True,
         )
 
@@ -140,13 +161,28 @@ class Operations:
         """Makes sure that these rows are never published; the ids of those that were still pending."""
         rows = [{"id": row_id, "reason": reason[:REASON_LENGTH]} for row_id in row_ids]
         with self._database.transaction() as connection:
-            return self._cancel.apply(connection, rows)
+            return self._leave(connection, self._cancel, rows)
 
-    def requeue(self, row_ids: Iterable[int]) -> list[int]:
-        """Puts dead or cancelled rows back to be published; the ids of those that were."""
+    def release(self, row_ids: Iterable[int]) -> list[int]:
+        """Lets lanes go on past dead rows that hold them; the ids of those, which stay as they are."""
+        with self._database.transaction() as connection:
+            return self._leave(connection, self._release, [{"id": row_id} for row_id in row_ids])
+
+    def requeue(self, row_ids: Iterable[int], *, out_of_order: bool = False) -> list[int]:
+        """Puts dead or cancelled rows back to be published; the ids of those that were.
+
+        ``out_of_order``: also rows whose lane has gone on without them. Their messages come late, whatever has been
+        published meanwhile.
+        """
+        rows = [{"id": row_id, "out_of_order": int(out_of_order)} for row_id in row_ids]
         with self._database.transaction() as connection:
             announce(connection)
-            return self._requeue.apply(connection, [{"id": row_id} for row_id in row_ids])
+            return self._requeue.apply(connection, rows)
+
+    def _leave(self, connection: Connection, ending: Ending, rows: Iterable[Mapping[str, object]]) -> list[int]:
+        left = ending.end(connection, rows)
+        self._lanes.go_on(connection, left.lanes)
+        return left.ids
 
     def purge(self, older_than: float, limit: int) -> int:
         """Deletes up to ``limit`` delivered or cancelled rows that ended more than ``older_than`` seconds ago.

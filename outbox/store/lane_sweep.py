@@ -1,0 +1,60 @@
+"""The sweep: finds lanes that do not go on although nobody stands before their parked head.
+
+Whoever ends a head un-parks the next row, so there is nothing to find, unless that row was locked at that moment by
+somebody who did not end it, or rows were changed or deleted past the toolkit. Each run looks at the next so many lanes
+with one step in their index for each, however many rows they have, and after the last one begins anew.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from outbox.columns import ExactText
+from outbox.schema import LANE_KEY_BYTES, outbox
+from outbox.store.database import Database
+from outbox.store.lanes import Lanes
+
+#: Lanes of one run.
+_LANES: Final = 500
+_KEY: Final = ExactText(LANE_KEY_BYTES)
+
+
+class LaneSweep:
+    """Remembers where its tour has come to; for one thread."""
+
+    def __init__(self, database: Database, lanes: int = _LANES) -> None:
+        self._database = database
+        self._lanes = Lanes(database.dialect)
+        self._most = lanes
+        self._after = ""
+
+    def run(self) -> list[int]:
+        """Un-parks the heads of the next lanes of the tour; their ids, which are the ones that were forgotten."""
+        with self._database.transaction(durable=False, index_order=True) as connection:
+            found = self._next(connection)
+            stuck = self._lanes.stuck(connection, found)
+            woken = self._lanes.go_on(connection, stuck)
+        self._after = found[-1] if len(found) == self._most else ""
+        return woken
+
+    def _next(self, connection: Connection) -> Sequence[str]:
+        return connection.execute(_TOUR, {"after": self._after, "most": self._most}).scalars().all()
+
+
+def _tour() -> sa.Select[Any]:
+    """Up to ``:most`` lanes behind ``:after``: each the first entry of the index that is greater than the last one."""
+
+    def following(lane: sa.ColumnElement[str]) -> sa.ScalarSelect[str]:
+        """NULL behind the last one."""
+        return sa.select(sa.func.min(outbox.c.open_lane)).where(outbox.c.open_lane > lane).scalar_subquery()
+
+    first = following(sa.bindparam("after", type_=_KEY)).label("lane")
+    tour = sa.select(first, sa.literal_column("1").label("place")).cte("tour", recursive=True)
+    more = sa.and_(tour.c.lane.is_not(None), tour.c.place < sa.bindparam("most", type_=sa.Integer()))
+    tour = tour.union_all(sa.select(following(tour.c.lane), tour.c.place + 1).where(more))
+    return sa.select(tour.c.lane).where(tour.c.lane.is_not(None)).order_by(tour.c.place)
+
+
+_TOUR: Final = _tour()
