@@ -51,9 +51,9 @@ class Bench:
         self.opened.append(broker)
         return broker
 
-    def source(self, group: str = "points", invisible: float = 60.0) -> EmbeddedSource:
+    def source(self, group: str = "points", invisible: float = 60.0, *, orderly: bool = False) -> EmbeddedSource:
         """One more member of a consumer group."""
-        source = EmbeddedSource(self.path, group, [TOPIC], invisible, self.timing, self.clock)
+        source = EmbeddedSource(self.path, group, [TOPIC], invisible, self.timing, self.clock, orderly=orderly)
         self.opened.append(source)
         return source
 
@@ -76,9 +76,9 @@ def bench_in(folder: Path, timing: BrokerTiming = PATIENT) -> Iterator[Bench]:
     bench.close()
 
 
-def message(body: bytes = b"body", key: str = "k", topic: str = TOPIC) -> Outgoing:
+def message(body: bytes = b"body", key: str = "k", topic: str = TOPIC, lane: str | None = None) -> Outgoing:
     """A message with an identity of its own."""
-    return Outgoing(topic, body, unique_ids.fresh(), key)
+    return Outgoing(topic, body, unique_ids.fresh(), key, lane=lane)
 
 
 def prepare(broker: Broker, outgoing: Outgoing | None = None) -> Half:

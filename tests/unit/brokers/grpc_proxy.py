@@ -45,6 +45,8 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
             status=status(Code.OK), receipt_handle="renewed"
         )
         self.on_bury: Method = lambda *_: service_pb2.ForwardMessageToDeadLetterQueueResponse(status=status(Code.OK))
+        #: What it says of a consumer group, whatever the consumer says.
+        self.fifo = False
         self.received: list[Any] = []
         self.acknowledged: list[Any] = []
         self.changed: list[Any] = []
@@ -185,6 +187,8 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
             for command in commands:
                 self.settings.append(command.settings)
                 self.told.append(tuple(topic.name for topic in command.settings.publishing.topics))
+                if command.settings.HasField("subscription"):
+                    command.settings.subscription.fifo = self.fifo
                 if self.on_settings():
                     outgoing.put(TelemetryCommand(status=status(Code.OK), settings=command.settings))
         except grpc.RpcError:

@@ -134,3 +134,60 @@ def test_a_source_needs_a_group_and_a_topic(tmp_path: Path) -> None:
         EmbeddedSource(tmp_path / "broker.db", "", [TOPIC])
     with pytest.raises(ValueError, match="at least one topic"):
         EmbeddedSource(tmp_path / "broker.db", "points", [])
+
+
+def in_lanes(bench: Bench, *lanes: str) -> dict[str, list[str]]:
+    """Sends one message for each lane named; the unique ids of each lane, in order."""
+    sent: dict[str, list[str]] = {}
+    for lane in lanes:
+        outgoing = message(lane=lane)
+        bench.broker().send([outgoing], timeout=10)
+        sent.setdefault(lane, []).append(outgoing.unique_id)
+    return sent
+
+
+def test_an_orderly_group_retries_in_place_until_the_dead_letter(bench: Bench) -> None:
+    # Given a lane whose head lapses at each attempt
+    sent = in_lanes(bench, "one", "one", "two")
+    source, inspector = bench.source(invisible=INVISIBLE, orderly=True), bench.inspector()
+    for attempt in range(1, 18):
+        out = {delivery.unique_id: delivery.attempt for delivery in source.receive(limit=10, wait=0)}
+        assert out == {sent["one"][0]: attempt, sent["two"][0]: attempt}
+        bench.clock.advance(INVISIBLE)
+    # When its retries are used up; Then it is a dead letter, and its follower comes for the first time
+    follower = receive_one(source)
+    assert (follower.unique_id, follower.attempt) == (sent["one"][1], 1)
+    assert {letter.unique_id for letter in inspector.dead_letters("points")} == {sent["one"][0], sent["two"][0]}
+
+
+def test_a_lane_that_comes_again_is_not_starved_by_new_ones(bench: Bench) -> None:
+    # Given a head that waits, and new messages of another lane all the time
+    sent = in_lanes(bench, "one", "two", "two", "two")
+    source = bench.source(orderly=True)
+    out = {delivery.unique_id: delivery for delivery in source.receive(limit=10, wait=0)}
+    assert source.later(out[sent["one"][0]], 5.0) is True
+    assert source.acknowledge(out[sent["two"][0]]) is True
+    bench.clock.advance(5.0)
+    # When one is asked for; Then it is the older one
+    (first,) = source.receive(limit=1, wait=0)
+    assert (first.unique_id, first.attempt) == (sent["one"][0], 2)
+
+
+def test_a_group_may_become_orderly_and_loses_nothing(bench: Bench) -> None:
+    # Given an ordinary group that holds one message, and has not seen two others
+    sent = in_lanes(bench, "one")
+    held = receive_one(bench.source(invisible=INVISIBLE))
+    later = in_lanes(bench, "one", "two")
+    # When it goes on as an orderly one; Then what is held holds its lane
+    source = bench.source(orderly=True)
+    (other,) = source.receive(limit=10, wait=0)
+    assert other.unique_id == later["two"][0]
+    assert bench.inspector().backlog("points", TOPIC) == 3
+    assert source.acknowledge(other) is True
+    # And comes again before its followers
+    bench.clock.advance(INVISIBLE)
+    again = receive_one(source)
+    assert (again.unique_id, again.attempt) == (held.unique_id, 2)
+    assert [again.unique_id] == sent["one"]
+    assert source.acknowledge(again) is True
+    assert receive_one(source).unique_id == later["one"][0]

@@ -332,3 +332,34 @@ def test_closing_ends_polls_at_once(proxy: ScriptedProxy, source: GrpcSource) ->
     eventually(lambda: ended == [True], DEADLINE, "the poll is over")
     with pytest.raises(BrokerClosed, match="stock"):
         source.receive(1, 0)
+
+
+def test_an_orderly_group_receives_one_at_a_time(proxy: ScriptedProxy) -> None:
+    # Given a group that is FIFO at the broker, and a member that knows it
+    proxy.fifo = True
+    proxy.deliveries.put([delivered(queue_id=3)])
+    source = GrpcSource(Access(proxy.address), "stock", ["payments"], invisible=LONG, orderly=True)
+    # When it receives; Then it asks for one message, whose lane is its queue
+    assert [delivery.lane for delivery in receive(source)] == ["payments@broker-a/3"]
+    assert {request.batch_size for request in proxy.received} == {1}
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("orderly", "remedy"), [(True, "updateSubGroup … -g stock -o true"), (False, "set OUTBOX_ORDERLY=true")]
+)
+def test_a_group_of_another_kind_receives_nothing(
+    proxy: ScriptedProxy, caplog: pytest.LogCaptureFixture, orderly: bool, remedy: str
+) -> None:
+    # Given a member that takes its group for another kind than the proxy does
+    proxy.fifo = not orderly
+    source = GrpcSource(Access(proxy.address), "stock", ["payments"], invisible=LONG, orderly=orderly)
+    # When it receives; Then it is not given what it would work on in another order, and the log has the remedy
+
+    def told() -> bool:
+        assert source.receive(32, 0.1) == []
+        return remedy in caplog.text
+
+    eventually(told, DEADLINE, "the remedy is told")
+    assert proxy.received == []
+    source.close()

@@ -99,14 +99,14 @@ class Popping:
             )
         return self.answers.pop(0)(request) if self.answers else answer(request, 210)
 
-    def give(self, *tags: str) -> None:
-        """Has the next poll find one message for each tag."""
+    def give(self, *tags: str, **told: str) -> None:
+        """Has the next poll find one message for each tag; ``told``: further fields of the answer."""
         body = b"".join(
             stored_message(TOPIC, b"body", {"UNIQ_KEY": f"ID{n}", "KEYS": "a b", "TAGS": tag}, offset=n)
             for n, tag in enumerate(tags)
         )
         offsets = ",".join(str(n) for n in range(len(tags)))
-        ext = {**TIMES, "startOffsetInfo": "0 0 0", "msgOffsetInfo": f"0 0 {offsets}"}
+        ext = {**TIMES, "startOffsetInfo": "0 0 0", "msgOffsetInfo": f"0 0 {offsets}", **told}
         self.answers.append(lambda request: answer(request, ext=ext, body=body))
 
 
@@ -145,6 +145,46 @@ def test_a_poll_asks_with_these_fields(server: FakeServer, source: PopSource) ->
         "exp": "paid || sent",
         "order": "false",
     }
+
+
+@pytest.fixture
+def orderly(server: FakeServer) -> Iterator[PopSource]:
+    opened = PopSource(server.address, "group", [TOPIC], invisible=30, orderly=True)
+    yield opened
+    opened.close()
+
+
+def test_an_orderly_group_asks_for_one_message_several_times(server: FakeServer, orderly: PopSource) -> None:
+    # Given an orderly source; When it receives; Then each poll wants one message, in order
+    assert orderly.receive(limit=100, wait=0) == []
+    asked = server.asked(200050)
+    assert len(asked) > 1
+    assert {(each.ext["order"], each.ext["maxMsgNums"], each.ext["queueId"]) for each in asked} == {("true", "1", "-1")}
+
+
+@pytest.mark.parametrize(
+    ("told", "attempt"),
+    [("", 1), ("0 qo0%0 2;0 0 2", 3), ("0 qo0%00 7;0 qo10%0 7;0 qo0%0 1", 2), ("0 qo1%0 7;1 qo0%0 7", 1)],
+)
+def test_deliveries_of_an_orderly_group_are_counted_by_the_answer(
+    orderly: PopSource, popping: Popping, told: str, attempt: int
+) -> None:
+    # Given an answer that counts deliveries of this message, or of others; When it is received; Then its own count
+    popping.give("paid", orderCountInfo=told)
+    (delivery,) = orderly.receive(limit=1, wait=5)
+    assert (delivery.attempt, delivery.lane) == (attempt, f"{TOPIC}@{delivery.receipt.split()[6]}/0")
+
+
+def test_what_an_orderly_source_never_gave_out_goes_back_when_it_closes(
+    server: FakeServer, orderly: PopSource, popping: Popping
+) -> None:
+    # Given an answer of two where one was asked for
+    popping.give("paid", "paid")
+    orderly.receive(limit=1, wait=5)
+    # When the source closes; Then the other one need not wait for its time
+    orderly.close()
+    (request,) = server.asked(Request.CHANGE_INVISIBLE)
+    assert (request.ext["offset"], request.ext["invisibleTime"]) == ("1", "1")
 
 
 def test_tags_are_compared_again(server: FakeServer, source: PopSource, popping: Popping) -> None:
