@@ -25,7 +25,7 @@ What each state means, who puts a row here, who takes it out, and what a crash l
 
 ``dead``
     The broker refused it too often, or its outcome cannot be known any more; the column ``reason`` says which. Kept
-    until an operator requeues it.
+    until an operator requeues it, or retention deletes it where a period for dead rows is set.
 """
 
 from enum import StrEnum
@@ -120,7 +120,7 @@ def endings() -> tuple[State, ...]:
 
 
 def expiring() -> tuple[State, ...]:
-    """The states whose rows retention deletes: every ending but dead, which is kept until an operator decides."""
+    """The states whose rows retention deletes by default: every ending but dead, which an operator decides about."""
     return tuple(state for state in endings() if state is not State.DEAD)
 
 

@@ -103,7 +103,9 @@ class Settings(BaseSettings):
     reconcile_every: Seconds = 2.0
     reconcile_rows: Count = 200
     heartbeat_every: Seconds = 10.0
+    #: Delivered and cancelled rows are kept so long after they ended; dead ones until an operator decides, or so long.
     retention: Seconds = 7 * DAY
+    retention_dead: Seconds | None = None
     purge_every: Seconds = 60.0
     #: How long the broker keeps its files (``fileReservedTime``): beyond half of it an absent message is no proof.
     broker_retention: Seconds = 72 * 3600.0
@@ -136,8 +138,9 @@ class Settings(BaseSettings):
             raise ValueError("access_key, secret_key: one is set without the other; set both, or neither")
         self._check_tls()
         checked_origin(self.origin or "local")
-        if self.retention <= self.check_horizon:
-            raise ValueError(f"retention: must be longer than check_horizon, {self.check_horizon:.0f} s")
+        for name, kept in (("retention", self.retention), ("retention_dead", self.retention_dead)):
+            if kept is not None and kept <= self.check_horizon:
+                raise ValueError(f"{name}: must be longer than check_horizon, {self.check_horizon:.0f} s")
         if self.send_timeout + self.commit_window >= self.lease:
             raise ValueError("lease: must be longer than send_timeout + commit_window, or attempts outlive their lease")
         return self

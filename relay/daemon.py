@@ -3,15 +3,15 @@
 import threading
 from dataclasses import dataclass
 
+from outbox.clock import monotonic
 from outbox.settings import Settings
-from outbox.store.operations import Operations
+from outbox.store.retention import Periods, Retention
 from relay.events import Events
 from relay.keeper import LeaseKeeper
 from relay.loop import Loop
+from relay.purge import Purge
 from relay.reconciler import Reconciler
 from relay.schedule import Schedule
-
-_PURGE_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Work:
     loop: Loop
     keeper: LeaseKeeper
     reconciler: Reconciler
-    operations: Operations
+    retention: Retention
     events: Events
 
 
@@ -33,6 +33,8 @@ class Daemon:
         self._settings = settings
         self._stopping = threading.Event()
         self._schedule = Schedule()
+        periods = Periods(settings.retention, settings.retention_dead)
+        self._purge = Purge(work.retention, periods, work.events, monotonic, self._stopping.wait)
 
     def run(self) -> None:
         """Blocks until ``stop``; passes under way finish first."""
@@ -53,11 +55,4 @@ class Daemon:
         every = self._schedule.every
         every(settings.lease / 3, work.keeper.renew, "renew", misfire_grace_time=None)
         every(settings.reconcile_every, work.reconciler.run, "reconcile")
-        every(settings.purge_every, self._purge, "purge")
-
-    def _purge(self) -> None:
-        """Small batches until nothing is old enough, or the relay stops."""
-        purged = _PURGE_ROWS
-        while purged == _PURGE_ROWS and not self._stopping.is_set():
-            if purged := self._work.operations.purge(self._settings.retention, _PURGE_ROWS):
-                self._work.events.purged(purged)
+        every(settings.purge_every, self._purge.run, "purge")

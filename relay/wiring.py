@@ -13,7 +13,7 @@ from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions
 from outbox.store.identity import Identity
-from outbox.store.operations import Operations
+from outbox.store.retention import Retention
 from relay.breaker import Breaker
 from relay.daemon import Daemon, Work
 from relay.events import Events, LogEvents
@@ -53,7 +53,7 @@ def build(settings: Settings, database: Database, broker: Broker, events: Events
     )
     reconciler = Reconciler(leases, finisher, events, settings, clock.monotonic)
     loop = Loop(Pass(stage), breaker, settings)
-    return Daemon(Work(loop, keeper, reconciler, Operations(database), events), settings)
+    return Daemon(Work(loop, keeper, reconciler, Retention(database), events), settings)
 
 
 def _breaker(settings: Settings, broker: Broker) -> Breaker:

@@ -13,6 +13,7 @@ from outbox.commits import OUTCOME_UNKNOWN
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
 from outbox.store.operations import Filter, Operations
+from outbox.store.retention import Periods, Retention
 
 #: Rows of one transaction of a bulk requeue or purge.
 _BATCH = 500
@@ -44,21 +45,27 @@ def register(app: typer.Typer) -> None:
         app.command(command.__name__.removesuffix("_command"))(command)
 
 
-def status_command(as_json: AsJson = False, database_url: DatabaseUrl = None) -> None:
-    """Shows how many rows are in each state, how late the oldest is, and who listens for checks."""
+def status_command(
+    exact: Annotated[bool, typer.Option("--exact", help="Count every row, which takes long on millions.")] = False,
+    as_json: AsJson = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Shows how many rows are in each state (~: an estimate), how late the oldest is, and who listens for checks."""
     with _operations(database_url) as operations:
-        figures = operations.figures()
+        figures = operations.figures(exact=exact)
     if as_json:
         present.as_json(
             {
                 "rows": dict(figures.rows),
+                "estimated": sorted(figures.estimated),
                 "oldest_due_seconds": round(figures.oldest_due, 3),
                 "oldest_unsettled_seconds": round(figures.oldest_unsettled, 3),
                 "heartbeat_seconds": {name: round(age, 3) for name, age in figures.heartbeats.items()},
             }
         )
         return
-    present.as_table(["state", "rows"], figures.rows.items())
+    about = {state: "~" if state in figures.estimated else "" for state in figures.rows}
+    present.as_table(["state", "rows"], ((state, f"{about[state]}{number}") for state, number in figures.rows.items()))
     typer.echo(f"\noldest due row: {figures.oldest_due:.1f} s")
     typer.echo(f"oldest decision that the broker has not confirmed: {figures.oldest_unsettled:.1f} s")
     if not figures.heartbeats:
@@ -137,15 +144,22 @@ def purge_command(
     older_than: Annotated[
         str | None, typer.Option(help="Age, such as 90m, 36h, 14d; by default OUTBOX_RETENTION.")
     ] = None,
+    dead_older_than: Annotated[
+        str | None,
+        typer.Option(help="Age of dead rows; by default OUTBOX_RETENTION_DEAD, and without it they are kept."),
+    ] = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Deletes delivered and cancelled rows that ended long enough ago. Dead rows are kept."""
+    """Deletes delivered and cancelled rows that ended long enough ago, and dead ones if their age is named."""
     loaded = settings.load()
-    age = loaded.retention if older_than is None else _age(older_than, loaded.check_horizon)
-    deleted = 0
-    with _operations(database_url) as operations:
-        while batch := operations.purge(age, _BATCH):
-            deleted += batch
+    periods = Periods(
+        loaded.retention if older_than is None else _age(older_than, loaded.check_horizon, "--older-than"),
+        loaded.retention_dead
+        if dead_older_than is None
+        else _age(dead_older_than, loaded.check_horizon, "--dead-older-than"),
+    )
+    with opened(database_url) as database, reachable(database):
+        deleted = sum(Retention(database).run(periods, _BATCH))
     typer.echo(f"deleted {deleted} rows")
 
 
@@ -225,12 +239,11 @@ def _rule(move: Move) -> str:
     return f"only {' or '.join(sources_of(move))} rows can be {_DONE[move]}"
 
 
-def _age(text: str, horizon: float) -> float:
+def _age(text: str, horizon: float, flag: str) -> float:
     """Seconds; never less than the broker's check horizon, within which it may still ask about a row's half."""
-    age = seconds(text, "--older-than")
+    age = seconds(text, flag)
     if age <= horizon:
         raise typer.BadParameter(
-            f"{text!r}: must be longer than the broker's check horizon, {horizon:.0f} s",
-            param_hint="--older-than",
+            f"{text!r}: must be longer than the broker's check horizon, {horizon:.0f} s", param_hint=flag
         )
     return age

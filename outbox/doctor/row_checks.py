@@ -35,7 +35,8 @@ def of_rows(facts: RowFacts) -> Iterator[Finding]:
     stuck += _reasons(facts.unsettled)
     yield subject.ROWS_UNSETTLED.judged(OUTBOX, stuck, Level.WARNING if facts.unsettled_long else None)
     dead = facts.rows[State.DEAD]
-    yield subject.ROWS_DEAD.judged(OUTBOX, f"{dead}{_reasons(facts.dead)}", Level.WARNING if dead else None)
+    about = "~" if State.DEAD in facts.estimated else ""
+    yield subject.ROWS_DEAD.judged(OUTBOX, f"{about}{dead}{_reasons(facts.dead)}", Level.WARNING if dead else None)
 
 
 def of_groups(groups: Mapping[str, int], own: str) -> Iterator[Finding]:

@@ -2,23 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql.elements import ColumnElement
 
-from outbox.lifecycle import State, open_states
+from outbox.lifecycle import State
 from outbox.message import Mode
-from outbox.schema import claimable, outbox, state_in, unsettled
+from outbox.schema import claimable, outbox, set_aside, unsettled
 from outbox.schema import database as database_table
 from outbox.store.clock import utc_after
 from outbox.store.database import Database
 from outbox.store.operations import Operations
 
-#: Ids below the highest one that count as recent.
+#: Ids below the highest one that count as recent, and rows that are looked at behind one index.
 _RECENT: Final = 10_000
+_LOOKED_AT: Final = 100_000
 #: Reasons that are told apart.
 _REASONS: Final = 5
+_DUE: Final = (outbox.c.available_at, outbox.c.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,13 @@ class RowFacts:
     oldest_unsettled: float
     #: Seconds since each listener's last heartbeat.
     heartbeats: Mapping[str, float]
-    #: Open rows that were added, and could be published, more than ``long`` seconds ago.
+    #: The states whose number is an estimate.
+    estimated: frozenset[State]
+    #: Open rows that were added, and could be published, more than ``long`` seconds ago; of the 100,000 due first.
     old: int
-    #: Committed rows that were decided more than ``long`` seconds ago.
+    #: Committed rows that were decided more than ``long`` seconds ago; of as many.
     unsettled_long: int
-    #: The most frequent reasons of dead rows, and of such committed rows.
+    #: The most frequent reasons of dead rows, and of such committed rows; of the first 10,000.
     dead: Mapping[str, int]
     unsettled: Mapping[str, int]
 
@@ -61,39 +66,38 @@ class ExaminedRows:
         self._operations = Operations(database)
 
     def facts(self, long: float) -> RowFacts:
-        """All but the payloads; counts rows, as ``outbox status`` does."""
+        """All but the payloads; a bounded number of rows is read, however many there are."""
         figures = self._operations.figures()
-        due_long_ago = sa.and_(
-            outbox.c.created_at < utc_after(-long),
-            sa.or_(outbox.c.not_before.is_(None), outbox.c.not_before < utc_after(-long)),
-        )
-        stuck = sa.and_(unsettled(), outbox.c.decided_at < utc_after(-long))
+        open_rows = [_first_of(which) for which in (claimable(), unsettled())]
+        decided = _first_of(unsettled())
         return RowFacts(
             figures.rows,
             figures.oldest_due,
             figures.oldest_unsettled,
             figures.heartbeats,
-            self._count(sa.and_(state_in(open_states()), due_long_ago)),
-            self._count(stuck),
-            self._reasons(state_in((State.DEAD,))),
-            self._reasons(stuck),
+            figures.estimated,
+            sum(self._count(rows, _added_before(rows, long)) for rows in open_rows),
+            self._count(decided, decided.c.decided_at < utc_after(-long)),
+            self._reasons(sa.and_(set_aside(), outbox.c.state == State.DEAD), outbox.c.id),
+            self._reasons(unsettled(), outbox.c.available_at, outbox.c.decided_at < utc_after(-long)),
         )
 
     def open(self) -> OpenFacts:
         """By indexes alone, however many rows there are."""
         groups = sa.select(outbox.c.half_group, sa.func.count()).where(unsettled()).group_by(outbox.c.half_group)
         pending = sa.select(sa.exists().where(claimable()))
-        with self._database.transaction() as connection:
+        with self._database.transaction(index_order=True) as connection:
             counted = {group: number for group, number in connection.execute(groups) if group}
             return OpenFacts(self._topics(connection), counted, bool(connection.execute(pending).scalar()))
 
     @staticmethod
     def _topics(connection: Connection) -> dict[str, Mode]:
+        """Of the rows that are due first, of decided ones, and of recent ones."""
         recent = outbox.c.id > sa.select(sa.func.max(outbox.c.id) - _RECENT).scalar_subquery()
-        query = sa.select(outbox.c.topic, outbox.c.mode).distinct()
         found: dict[str, Mode] = {}
-        for which in (claimable(), unsettled(), recent):
-            for topic, mode in connection.execute(query.where(which)):
+        for which, order in ((claimable(), _DUE), (unsettled(), _DUE), (recent, (outbox.c.id,))):
+            rows = sa.select(outbox.c.topic, outbox.c.mode).where(which).order_by(*order).limit(_RECENT).subquery()
+            for topic, mode in connection.execute(sa.select(rows.c.topic, rows.c.mode).distinct()):
                 if found.get(topic) is not Mode.TRANSACTIONAL:
                     found[topic] = Mode(mode)
         return found
@@ -103,13 +107,26 @@ class ExaminedRows:
         with self._database.transaction() as connection:
             return list(connection.execute(sa.select(database_table.c.database_id)).scalars())
 
-    def _count(self, which: sa.ColumnElement[bool]) -> int:
-        with self._database.transaction() as connection:
-            return connection.execute(sa.select(sa.func.count()).select_from(outbox).where(which)).scalar_one()
+    def _count(self, rows: sa.Subquery, which: ColumnElement[bool]) -> int:
+        with self._database.transaction(index_order=True) as connection:
+            return connection.execute(sa.select(sa.func.count()).select_from(rows).where(which)).scalar_one()
 
-    def _reasons(self, which: sa.ColumnElement[bool]) -> dict[str, int]:
+    def _reasons(
+        self, which: ColumnElement[bool], order: ColumnElement[Any], *more: ColumnElement[bool]
+    ) -> dict[str, int]:
+        first = sa.select(outbox.c.reason).where(which, *more).order_by(order).limit(_RECENT).subquery()
         count = sa.func.count()
-        query = sa.select(outbox.c.reason, count).where(which).group_by(outbox.c.reason)
+        query = sa.select(first.c.reason, count).group_by(first.c.reason).order_by(count.desc(), first.c.reason)
         with self._database.transaction() as connection:
-            rows = connection.execute(query.order_by(count.desc(), outbox.c.reason).limit(_REASONS))
-            return {reason or "no reason": number for reason, number in rows}
+            return {reason or "no reason": number for reason, number in connection.execute(query.limit(_REASONS))}
+
+
+def _first_of(which: ColumnElement[bool]) -> sa.Subquery:
+    """The moments of so many rows as are read at once, by the index that holds them."""
+    moments = (outbox.c.created_at, outbox.c.not_before, outbox.c.decided_at)
+    return sa.select(*moments).where(which).order_by(*_DUE).limit(_LOOKED_AT).subquery()
+
+
+def _added_before(rows: sa.Subquery, long: float) -> ColumnElement[bool]:
+    since = utc_after(-long)
+    return sa.and_(rows.c.created_at < since, sa.or_(rows.c.not_before.is_(None), rows.c.not_before < since))

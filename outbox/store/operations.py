@@ -1,4 +1,4 @@
-"""What operators ask and do: figures, lists, requeue, cancel, purge.
+"""What operators ask and do: figures, lists, requeue, cancel.
 
 From-states come from the lifecycle: *cancel* leaves ``pending``, *requeue* leaves ``cancelled`` and ``dead``. Both set
 the token to NULL, so that every half of the row, sent or on its way, gets ROLLBACK. A plain message that may be on its
@@ -6,9 +6,8 @@ way cannot be called back, so a plain row under a live lease is not cancelled. A
 goes on in the same transaction (``store.lanes``); a row that left its lane comes back to it only out of order.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,10 +15,11 @@ from sqlalchemy.engine import Connection
 
 from outbox.lifecycle import Move, State, expiring, open_states, sources_of
 from outbox.message import Mode
-from outbox.schema import ANY_LISTENER, REASON_LENGTH, heartbeat, outbox, state_in, unsettled
+from outbox.schema import REASON_LENGTH, outbox, unsettled
 from outbox.store.change import Change, Ending, again_after, due, no_attempt, no_half
-from outbox.store.clock import utc_after, utc_now
+from outbox.store.clock import utc_now
 from outbox.store.database import Database
+from outbox.store.gauges import Figures, Gauges
 from outbox.store.lanes import Lanes
 from outbox.store.notifications import announce
 
@@ -61,26 +61,8 @@ class Filter:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The state of the outbox in figures."""
-
-    rows: Mapping[State, int]
-    #: Age in seconds of the oldest row that is due and not published; 0 if there is none.
-    oldest_due: float
-    #: Seconds since the oldest decision that the broker has not confirmed; 0 if there is none.
-    oldest_unsettled: float
-    #: Seconds since each listener's last heartbeat.
-    heartbeats: Mapping[str, float]
-
-
-def _left_its_lane() -> sa.ColumnElement[bool]:
-    """The lane has gone on, or may have."""
-    return sa.and_(outbox.c.lane.is_not(None), outbox.c.open_lane.is_(None))
-
-
 class Operations:
-    """The statements behind ``outbox status``, ``list``, ``show``, ``requeue``, ``cancel`` and ``purge``."""
+    """The statements behind ``outbox status``, ``list``, ``show``, ``requeue`` and ``cancel``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -117,18 +99,9 @@ class Operations:
             wait=True,
         )
 
-    def figures(self) -> Figures:
-        """Counts per state, the age of the oldest due row, and who listens."""
-        waiting = sa.and_(state_in(open_states()), due())
-        oldest = sa.select(sa.func.min(outbox.c.available_at), utc_now()).where(waiting)
-        undone = sa.select(sa.func.min(outbox.c.decided_at), utc_now()).where(unsettled())
-        beats = sa.select(heartbeat.c.name, heartbeat.c.beat_at, utc_now()).where(heartbeat.c.name != ANY_LISTENER)
-        with self._database.transaction() as connection:
-            counted = connection.execute(sa.select(outbox.c.state, sa.func.count()).group_by(outbox.c.state)).all()
-            late, unsure = (_age(*connection.execute(query).one()) for query in (oldest, undone))
-            heard = {name: (at - beat).total_seconds() for name, beat, at in connection.execute(beats)}
-        rows = dict.fromkeys(State, 0) | {State(state): count for state, count in counted}
-        return Figures(rows, late, unsure, heard)
+    def figures(self, *, exact: bool = False) -> Figures:
+        """Rows per state, the age of the oldest due row, and who listens; ``exact`` counts every row."""
+        return Gauges(self._database).figures(exact=exact)
 
     def open_groups(self) -> frozenset[str]:
         """The producer groups of decisions that the broker has not confirmed: it may still ask under their names."""
@@ -183,24 +156,3 @@ class Operations:
         left = ending.end(connection, rows)
         self._lanes.go_on(connection, left.lanes)
         return left.ids
-
-    def purge(self, older_than: float, limit: int) -> int:
-        """Deletes up to ``limit`` delivered or cancelled rows that ended more than ``older_than`` seconds ago.
-
-        Walks the ids from the lowest to the first row that was added since, so that a large outbox without old rows
-        costs nothing. Rows that were added in another order than that of their ids are deleted later, never earlier.
-        """
-        since = utc_after(-older_than)
-        young = sa.select(outbox.c.id).where(outbox.c.created_at >= since).order_by(outbox.c.id).limit(1)
-        ended = sa.func.coalesce(outbox.c.delivered_at, outbox.c.available_at)
-        old = sa.select(outbox.c.id).where(state_in(expiring()), ended < since).order_by(outbox.c.id).limit(limit)
-        with self._database.transaction() as connection:
-            if (first := connection.execute(young).scalar()) is not None:
-                old = old.where(outbox.c.id < first)
-            found = list(connection.execute(old.with_for_update(skip_locked=True)).scalars())
-            connection.execute(outbox.delete().where(outbox.c.id.in_(found)))
-            return len(found)
-
-
-def _age(since: datetime | None, now: datetime) -> float:
-    return (now - since).total_seconds() if since else 0.0

@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from outbox.identity import fresh_token
-from outbox.lifecycle import State, expiring
+from outbox.lifecycle import State
 from outbox.message import Mode
 from outbox.schema import outbox
 from outbox.store.claims import Claims
@@ -15,10 +15,7 @@ from outbox.store.decisions import Decisions, Outcomes, Refusal, Winner
 from outbox.store.identity import Identity
 from outbox.store.operations import Filter, Operations
 from outbox.verdict import HalfView, Step, verdict
-from tests.integration.producers import service
 from tests.integration.rows import added, column, force, half_of, state_of
-
-DAY = 86400.0
 
 
 @pytest.fixture
@@ -138,59 +135,6 @@ def test_many_rows_move_together_and_the_others_are_left_out(database: Database,
     assert column(database, ids[0], "reason") == "r" * 1000
     assert operations.requeue(ids) == [ids[0], ids[3]]
     assert operations.cancel([], "none") == operations.requeue([]) == []
-
-
-def test_purging_deletes_old_endings_and_keeps_dead_and_open_rows(database: Database, operations: Operations) -> None:
-    # Given a row in each state that was put there eight days ago, and a young one in each
-    old = dict(zip(State, added(database, len(State)), strict=True))
-    young = dict(zip(State, added(database, len(State)), strict=True))
-    for state in State:
-        force(database, old[state], state=state, **_ended(state, -8 * DAY))
-        force(database, young[state], state=state, **_ended(state, -6 * DAY))
-    # When rows older than seven days are purged, two at a time
-    assert operations.purge(7 * DAY, 1) == 1
-    assert operations.purge(7 * DAY, 10) == len(expiring()) - 1
-    assert operations.purge(7 * DAY, 10) == 0
-    # Then exactly the old delivered and cancelled ones are gone
-    kept = [row_id for state, row_id in old.items() if state not in expiring()]
-    assert ids_of(database) == sorted([*kept, *young.values()])
-
-
-def _ended(state: State, seconds: float) -> dict[str, object]:
-    at = utc_after(seconds)
-    return {"created_at": at, "available_at": at, "delivered_at": at if state is State.DELIVERED else None}
-
-
-def test_retention_counts_from_the_cancel(database: Database, operations: Operations) -> None:
-    # Given a row that waited for a long time / When it is cancelled
-    (row_id,) = added(database)
-    force(database, row_id, created_at=utc_after(-30 * DAY), available_at=utc_after(-30 * DAY))
-    operations.cancel([row_id], "stale")
-    # Then its halves are still answered for the whole retention
-    assert operations.purge(7 * DAY, 10) == 0
-    assert ids_of(database) == [row_id]
-
-
-def test_purging_skips_a_row_that_somebody_holds(database: Database, operations: Operations) -> None:
-    if database.dialect == "sqlite":
-        assert database.engine.dialect.name == "sqlite"  # one writer at a time: nothing to skip
-        return
-    ids = added(database, 2)
-    for row_id in ids:
-        force(database, row_id, state=State.DELIVERED, **_ended(State.DELIVERED, -8 * DAY))
-    with database.engine.connect() as other:
-        other.execute(sa.select(outbox.c.id).where(outbox.c.id == ids[0]).with_for_update())
-        assert operations.purge(7 * DAY, 10) == 1
-    assert ids_of(database) == ids[:1]
-
-
-def test_a_purged_key_is_free_again(database: Database, operations: Operations) -> None:
-    with database.transaction() as connection:
-        first = service.add(connection, topic="payments", key="k", payload=b"x")
-    force(database, first, state=State.DELIVERED, **_ended(State.DELIVERED, -8 * DAY))
-    operations.purge(7 * DAY, 10)
-    with database.transaction() as connection:
-        assert service.add(connection, topic="payments", key="k", payload=b"y") > first
 
 
 def test_undelivered_decisions_name_their_groups(database: Database, operations: Operations) -> None:

@@ -17,6 +17,7 @@ QUIET: Final = RowFacts(
     oldest_due=0.4,
     oldest_unsettled=0.0,
     heartbeats={"checkback/a": 3.0},
+    estimated=frozenset(),
     old=0,
     unsettled_long=0,
     dead={},
