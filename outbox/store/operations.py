@@ -6,14 +6,14 @@ way cannot be called back, so a plain row under a live lease is not cancelled. A
 goes on in the same transaction (``store.lanes``); a row that left its lane comes back to it only out of order.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from outbox.lifecycle import Move, State, expiring, open_states, sources_of
+from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
 from outbox.schema import REASON_LENGTH, outbox, unsettled
 from outbox.store.change import Change, Ending, again_after, due, no_attempt, no_half
@@ -59,6 +59,11 @@ class Filter:
             if value is not None:
                 found.append(column == value)
         return found
+
+
+def _left_its_lane() -> sa.ColumnElement[bool]:
+    """The lane has gone on, or may have."""
+    return sa.and_(outbox.c.lane.is_not(None), outbox.c.open_lane.is_(None))
 
 
 class Operations:
