@@ -100,6 +100,8 @@ class Settings(BaseSettings):
     # Rhythm.
     poll_fastest: Seconds = 0.1
     poll_slowest: Seconds = 1.0
+    #: Whether an idle relay lets PostgreSQL tell it of new rows (LISTEN/NOTIFY) beside polling.
+    notify: bool = True
     reconcile_every: Seconds = 2.0
     reconcile_rows: Count = 200
     heartbeat_every: Seconds = 10.0

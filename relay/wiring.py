@@ -13,15 +13,18 @@ from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions
 from outbox.store.identity import Identity
+from outbox.store.next_due import NextDue
 from outbox.store.retention import Retention
 from relay.breaker import Breaker
 from relay.daemon import Daemon, Work
 from relay.events import Events, LogEvents
 from relay.keeper import LeaseKeeper
 from relay.loop import Loop
+from relay.notifications import Notifications
 from relay.presumption import Presumption
 from relay.reconciler import Reconciler
 from relay.shipping import Pass, Stage
+from relay.wake import Wake
 
 #: Seconds for the broker's answer to a ping.
 _PING = 2.0
@@ -52,7 +55,7 @@ def build(settings: Settings, database: Database, broker: Broker, events: Events
         else Presumption(leases, identity, settings)
     )
     reconciler = Reconciler(leases, finisher, events, settings, clock.monotonic)
-    loop = Loop(Pass(stage), breaker, settings)
+    loop = Loop(Pass(stage), breaker, NextDue(database), _wake(settings, database), settings)
     return Daemon(Work(loop, keeper, reconciler, Retention(database), events), settings)
 
 
@@ -64,3 +67,8 @@ def _breaker(settings: Settings, broker: Broker) -> Breaker:
         reachable=lambda: broker.reachable(_PING),
         jitter=lambda: random.uniform(-1, 1),  # noqa: S311 -- spreads relays, hides nothing
     )
+
+
+def _wake(settings: Settings, database: Database) -> Wake:
+    notified = settings.notify and database.dialect == "postgresql"
+    return Wake(clock.monotonic, Notifications(database, clock.monotonic) if notified else None)

@@ -1,11 +1,11 @@
 """How PostgreSQL tells a sleeping relay of new rows: NOTIFY, and only while somebody sleeps.
 
 A transaction that notifies takes a lock of the whole server until its COMMIT is done, so that writers no longer share
-one flush of the log: eight of them lost half their rate. So a writer first asks whether a relay sleeps. A sleeping relay
-holds an advisory lock; a writer tries to share it. Where that fails, the transaction notifies (PostgreSQL folds equal
-notifications of one transaction into one). Where it succeeds, the writer keeps its share until the end of its transaction,
-and the relay, which cannot have the lock meanwhile, does not fall asleep: it goes on polling. A relay that has got the
-lock looks at the rows once more before it sleeps, so no row is missed, whatever the order of events.
+one flush of the log: eight of them lost half their rate. So a writer first asks whether a relay sleeps. A sleeping
+relay holds an advisory lock; a writer tries to share it. Where that fails, the transaction notifies (PostgreSQL folds
+equal notifications of one transaction into one). Where it succeeds, the writer keeps its share until the end of its
+transaction, and the relay, which cannot have the lock meanwhile, does not fall asleep: it goes on polling. A relay that
+has got the lock looks at the rows once more before it sleeps, so no row is missed, whatever the order of events.
 """
 
 from typing import Any, Final

@@ -110,7 +110,7 @@ class Operations:
 
     def open_groups(self) -> frozenset[str]:
         """The producer groups of decisions that the broker has not confirmed: it may still ask under their names."""
-        with self._database.transaction() as connection:
+        with self._database.look() as connection:
             groups = connection.execute(sa.select(outbox.c.half_group).where(unsettled()).distinct()).scalars()
             return frozenset(group for group in groups if group)
 
