@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -10,13 +10,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outbox.settings import Settings
 from outbox.store.claims import Attempt
-from outbox.store.next_due import NextDue
 from relay.breaker import Breaker
 from relay.shipping import Pass
 from relay.timing import Pause
 from relay.wake import Wake
 
 _log = logging.getLogger("relay")
+
+#: Seconds until a row may be claimed, as ``NextDue.claim`` says it.
+Due = Callable[[], float | None]
 
 #: A claim of less than this part of a full one is small: there is time to be told of each row.
 _SMALL: Final = 1 / 4
@@ -29,7 +31,7 @@ class Loop:
     the longest rest of its rhythm.
     """
 
-    def __init__(self, passes: Pass, breaker: Breaker, due: NextDue, wake: Wake, settings: Settings) -> None:
+    def __init__(self, passes: Pass, breaker: Breaker, due: Due, wake: Wake, settings: Settings) -> None:
         self._pass = passes
         self._breaker = breaker
         self._due = due
@@ -97,7 +99,7 @@ class Loop:
     def _until_due(self) -> float:
         """Seconds until a row may be claimed, or until the next look."""
         self._wake.doze()
-        due = self._due.claim()
+        due = self._due()
         rest = self._told_rest if self._wake.told() else self._pause.grow()
         return rest if due is None else min(rest, due)
 

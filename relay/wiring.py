@@ -55,7 +55,7 @@ def build(settings: Settings, database: Database, broker: Broker, events: Events
         else Presumption(leases, identity, settings)
     )
     reconciler = Reconciler(leases, finisher, events, settings, clock.monotonic)
-    loop = Loop(Pass(stage), breaker, NextDue(database), _wake(settings, database), settings)
+    loop = Loop(Pass(stage), breaker, NextDue(database).claim, _wake(settings, database), settings)
     return Daemon(Work(loop, keeper, reconciler, Retention(database), events), settings)
 
 

@@ -14,9 +14,10 @@ _MARIADB: Final = "SELECT @@global.read_only OR @@session.tx_read_only"
 
 def why_not_writable(database: Database) -> str:
     """ "" if it takes writes; raises ``SQLAlchemyError`` where it cannot be asked. SQLite: BEGIN IMMEDIATE tells."""
-    with database.transaction() as connection:
-        if database.dialect == "sqlite":
+    if database.dialect == "sqlite":
+        with database.transaction():
             return ""
+    with database.look() as connection:
         read_only = connection.execute(sa.text(_question(database))).scalar_one()
     return "the server is read-only: a standby, or set so" if read_only else ""
 
