@@ -72,7 +72,7 @@ def _read(plans: Plans, dialect: str, statement: str, cursor: Any) -> None:
         _postgresql(plans, name, (json.loads(found) if isinstance(found, str) else found)[0]["Plan"], limited=False)
     elif dialect == "sqlite":
         details = [row[3] for row in cursor.fetchall()]
-        plans.reads += [(name, _sqlite(detail)) for detail in details if " outbox" in detail]
+        plans.reads += [(name, _sqlite(detail)) for detail in details if "outbox" in detail.split()]
     else:
         columns = [column[0] for column in cursor.description]
         for row in (dict(zip(columns, values, strict=True)) for values in cursor.fetchall()):
