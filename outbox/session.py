@@ -1,6 +1,6 @@
 """The library call: ``Outbox.add`` writes the message's row in the caller's own transaction."""
 
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
@@ -8,6 +8,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
+from outbox.committed import AfterCommit
 from outbox.errors import InvalidMessage, NoTransaction
 from outbox.message import Message, Mode, encode
 from outbox.store.insert import insert
@@ -23,13 +24,22 @@ class Outbox:
     ``origin`` names the service, as ``OUTBOX_ORIGIN`` does for its relay, whose word the messages carry. Rows of
     ``plain_topics`` are published with one plain send (at least once), all others as transactional messages.
     ``lane_lock=False``: transactions that add to one lane do not wait for each other, and the order of its rows is that
-    of their inserts, which may not be that of the commits.
+    of their inserts, which may not be that of the commits. ``wake`` is called after each commit of a Session or
+    AsyncSession that added rows: the ``wake`` of a relay in the same process; it must not block.
     """
 
-    def __init__(self, origin: str, *, plain_topics: Collection[str] = (), lane_lock: bool = True) -> None:
+    def __init__(
+        self,
+        origin: str,
+        *,
+        plain_topics: Collection[str] = (),
+        lane_lock: bool = True,
+        wake: Callable[[], object] | None = None,
+    ) -> None:
         self.origin = checked_origin(origin)
         self._plain_topics = frozenset(plain_topics)
         self._lane_lock = lane_lock
+        self._after_commit = None if wake is None else AfterCommit(wake)
 
     @overload
     def add(
@@ -111,7 +121,15 @@ class Outbox:
         earliest = earliest_of(not_before, delay, deliver_at)
         timer = Timer(deliver_at, delay_level)
         message = self._message(topic, key, payload, tag, lane, headers, content_type, earliest, timer)
+        self._tell_of(session)
         return _write(session, message, if_exists == "skip", self._lane_lock)
+
+    def _tell_of(self, session: object) -> None:
+        if self._after_commit is None:
+            return
+        session = session.sync_session if isinstance(session, AsyncSession) else session
+        if isinstance(session, Session):
+            self._after_commit.of(session)
 
     def _message(
         self,
