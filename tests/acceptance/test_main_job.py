@@ -8,8 +8,9 @@ from outbox.lifecycle import State
 from tests.acceptance.deployment import Deployment
 
 ORDERS = 2000
-#: So that exactly one pass of 256 rows is in hand when a relay dies.
-ONE_PASS = {"OUTBOX_PASSES": "1"}
+#: So that exactly one pass is in hand when a relay dies; small, since the broker asks about each half of it by itself.
+IN_HAND = 64
+ONE_PASS = {"OUTBOX_PASSES": "1", "OUTBOX_ROWS_PER_PASS": str(IN_HAND)}
 
 
 def assert_exactly_once(deployment: Deployment) -> None:
@@ -41,7 +42,7 @@ def test_every_committed_order_has_one_message_and_one_effect(deployment: Deploy
 @pytest.mark.timeout(180)
 def test_a_relay_that_dies_before_it_decides_is_survived_by_the_check_back(deployment: Deployment) -> None:
     # Given orders, and a relay that dies once its halves are stored
-    producer = deployment.produce(300)
+    producer = deployment.produce(100)
     deployment.wait("the producer to finish", lambda: producer.poll() is not None)
     relay = deployment.outbox("relay", "--no-checkback", fault="relay.before_decide=kill", **ONE_PASS)
     deployment.wait("the relay to be killed", lambda: deployment.killed(relay))
@@ -50,7 +51,7 @@ def test_a_relay_that_dies_before_it_decides_is_survived_by_the_check_back(deplo
     # When nothing but a check-back process runs
     deployment.outbox("checkback")
     # Then it brings out what the relay had in hand
-    deployment.wait("the halves to be adopted", lambda: deployment.states()[State.DELIVERED] == 256)
+    deployment.wait("the halves to be adopted", lambda: deployment.states()[State.DELIVERED] == IN_HAND)
     # And a second relay the rest
     deployment.outbox("relay")
     deployment.wait("every row to be delivered", deployment.finished)
@@ -60,7 +61,7 @@ def test_a_relay_that_dies_before_it_decides_is_survived_by_the_check_back(deplo
 @pytest.mark.timeout(180)
 def test_a_relay_that_dies_before_it_decides_is_survived_by_another(deployment: Deployment) -> None:
     # Given two relays, of which one dies once its halves are stored
-    producer = deployment.produce(300)
+    producer = deployment.produce(100)
     deployment.wait("the producer to finish", lambda: producer.poll() is not None)
     relay = deployment.outbox("relay", fault="relay.before_decide=kill", **ONE_PASS)
     deployment.wait("the relay to be killed", lambda: deployment.killed(relay))
@@ -73,11 +74,11 @@ def test_a_relay_that_dies_before_it_decides_is_survived_by_another(deployment: 
 @pytest.mark.timeout(180)
 def test_a_relay_that_dies_before_it_commits_is_survived_by_the_reconciler(deployment: Deployment) -> None:
     # Given a relay that dies once its decision is written
-    producer = deployment.produce(300)
+    producer = deployment.produce(100)
     deployment.wait("the producer to finish", lambda: producer.poll() is not None)
     relay = deployment.outbox("relay", "--no-checkback", fault="relay.before_commit=kill", **ONE_PASS)
     deployment.wait("the relay to be killed", lambda: deployment.killed(relay))
-    assert deployment.states()[State.COMMITTED] == 256
+    assert deployment.states()[State.COMMITTED] == IN_HAND
     assert deployment.visible() == []
     # When another relay runs, and nobody answers checks
     deployment.outbox("relay", "--no-checkback")
@@ -89,12 +90,12 @@ def test_a_relay_that_dies_before_it_commits_is_survived_by_the_reconciler(deplo
 @pytest.mark.timeout(180)
 def test_a_relay_that_dies_before_it_settles_sends_nothing_twice(deployment: Deployment) -> None:
     # Given a relay that dies once the broker confirmed its commits
-    producer = deployment.produce(300)
+    producer = deployment.produce(100)
     deployment.wait("the producer to finish", lambda: producer.poll() is not None)
     relay = deployment.outbox("relay", "--no-checkback", fault="relay.before_settle=kill", **ONE_PASS)
     deployment.wait("the relay to be killed", lambda: deployment.killed(relay))
-    assert len(deployment.visible()) == 256
-    assert deployment.states()[State.COMMITTED] == 256
+    assert len(deployment.visible()) == IN_HAND
+    assert deployment.states()[State.COMMITTED] == IN_HAND
     # When another one takes over
     deployment.outbox("relay")
     # Then
@@ -105,7 +106,7 @@ def test_a_relay_that_dies_before_it_settles_sends_nothing_twice(deployment: Dep
 @pytest.mark.timeout(120)
 def test_a_relay_stops_cleanly_on_sigterm(deployment: Deployment) -> None:
     # Given a relay in the middle of its work
-    producer = deployment.produce(300)
+    producer = deployment.produce(100)
     deployment.wait("the producer to finish", lambda: producer.poll() is not None)
     relay = deployment.outbox("relay")
     deployment.wait("some work", lambda: deployment.states()[State.DELIVERED] > 0)

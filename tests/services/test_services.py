@@ -114,8 +114,10 @@ def test_two_servers_run_side_by_side() -> None:
         assert read(two) is None
 
 
+# An interrupt is ignored by what a shell starts in the background, unless it asks for it.
 OWNER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests.services.redis import Redis
 server = Redis().start()
 print(server.pid, server.folder, flush=True)
