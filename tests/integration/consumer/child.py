@@ -4,8 +4,10 @@
 FAILS handler calls in this process fail after their effect. ``child.py crash URL POINT`` processes the key "k" and
 stops at POINT, saying so, until it is killed. ``child.py lease URL SECONDS`` claims the key "k" under a lease and stops
 inside its handler. ``child.py hold URL BROKER_URL GROUP TOPIC`` consumes the topic and stops in every handler.
+``child.py lanes URL BROKER_URL GROUP TOPIC SEED`` consumes it as an orderly group, and fails at random.
 """
 
+import random
 import sys
 import threading
 import time
@@ -104,6 +106,24 @@ def hold(url: str, broker_url: str, group: str, topic: str) -> None:
     Runner(source, inbox, RunnerSettings(threads=2, invisible=HELD, receive_wait=0.2)).run(threading.Event())
 
 
+def lanes(url: str, broker_url: str, group: str, topic: str, seed: str) -> None:
+    """A fifth of the handlers fail, half of these after their effect."""
+    inbox, dice = Inbox(url, consumer="stock"), random.Random(seed)
+
+    @inbox.handler(topic=topic)
+    def step(message: Message, session: Session) -> None:
+        thrown = dice.random()
+        if thrown < 0.1:
+            raise ValueError("before the effect")
+        record(message, session)
+        if thrown < 0.2:
+            raise ValueError("after the effect")
+
+    source = open_source(load(broker_url=broker_url, origin="orders", invisible=HELD, orderly=True), [topic], group)
+    settings = RunnerSettings(invisible=HELD, receive_wait=0.2, retry_delays=(0.05, 0.1) * 8)
+    Runner(source, inbox, settings).run(threading.Event())
+
+
 def _stopping(step: Callable[..., object]) -> Callable[..., Any]:
     """The step, and not a step further."""
 
@@ -115,5 +135,11 @@ def _stopping(step: Callable[..., object]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    commands: dict[str, Callable[..., None]] = {"race": race, "crash": crash, "lease": lease, "hold": hold}
+    commands: dict[str, Callable[..., None]] = {
+        "race": race,
+        "crash": crash,
+        "lease": lease,
+        "hold": hold,
+        "lanes": lanes,
+    }
     commands[sys.argv[1]](*sys.argv[2:])

@@ -52,6 +52,13 @@ def keys_done(engine: Engine, consumer: str = "stock") -> list[str]:
         return list(connection.execute(query).scalars())
 
 
+def effects_in_order(engine: Engine, consumer: str = "stock") -> list[str]:
+    """The keys of all effects in the order in which they were written."""
+    with engine.connect() as connection:
+        query = sa.select(effects.c.key).where(effects.c.consumer == consumer).order_by(effects.c.id)
+        return list(connection.execute(query).scalars())
+
+
 def rows(engine: Engine) -> int:
     """How many inbox rows there are."""
     with engine.connect() as connection:

@@ -74,16 +74,26 @@ def store(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 @contextmanager
-def consuming(rig: Rig, topic: str, group: str, store: Engine, step: Step) -> Iterator[Watched]:
+def consuming(
+    rig: Rig,
+    topic: str,
+    group: str,
+    store: Engine,
+    step: Step,
+    *,
+    orderly: bool = False,
+    settings: RunnerSettings = SETTINGS,
+) -> Iterator[Watched]:
     """A running consumer, stopped in order at the end."""
-    watched, stop = Watched(rig.source(topic, group, INVISIBLE)), threading.Event()
+    opened = rig.orderly_source if orderly else rig.source
+    watched, stop = Watched(opened(topic, group, INVISIBLE)), threading.Event()
     inbox = shop(store)
     inbox.handler(topic=topic)(step)
     failed: list[BaseException] = []
 
     def work() -> None:
         try:
-            run(inbox, lambda *_: watched, stop, settings=SETTINGS)
+            run(inbox, lambda *_: watched, stop, settings=settings)
         except BaseException as error:
             failed.append(error)
             raise
