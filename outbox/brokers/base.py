@@ -20,6 +20,8 @@ ROW_ID = "outbox-id"
 TOKEN = "outbox-token"  # noqa: S105 -- a property name
 MODE = "outbox-mode"
 CONTENT_TYPE = "outbox-content-type"
+#: RocketMQ's own name for a message's lane (``MessageConst.PROPERTY_SHARDING_KEY``).
+SHARDING_KEY = "__SHARDINGKEY"
 
 
 @dataclass(frozen=True, slots=True)

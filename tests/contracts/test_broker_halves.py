@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from outbox.brokers.base import BrokerClosed, Ending, Outgoing, Refused, Stored
+from outbox.brokers.base import SHARDING_KEY, BrokerClosed, Ending, Outgoing, Refused, Stored
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
@@ -176,9 +176,10 @@ def test_a_lane_keeps_to_one_queue_in_order(rig: Rig, topic: str, group: str) ->
     for number, outgoing in enumerate(batch):
         publish(brokers[number % 2], outgoing)
     eventually(lambda: len(ids(rig, topic)) == len(batch), rig.deadline, "all are visible")
-    # Then they lie in one queue, in order
+    # Then they lie in one queue, in order, and say which lane they are of
     seen = rig.visible(topic)
     assert len({each.queue for each in seen}) == 1
+    assert {each.properties[SHARDING_KEY] for each in seen} == {"order-42"}
     assert [each.unique_id for each in seen] == [outgoing.unique_id for outgoing in batch]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
-from outbox.brokers.base import Ended, Ending, Half, Outgoing
+from outbox.brokers.base import SHARDING_KEY, Ended, Ending, Half, Outgoing
 from outbox.brokers.embedded.schema import ENDED, OPEN, QUEUES
 from outbox.brokers.embedded.timers import placed
 from outbox.lifecycle import Verdict
@@ -102,7 +102,7 @@ def _append_messages(connection: sqlite3.Connection, messages: Sequence[Outgoing
             message.unique_id,
             message.key,
             message.tag,
-            json.dumps(dict(message.properties), ensure_ascii=False),
+            json.dumps(_properties_of(message), ensure_ascii=False),
             message.body,
             now,
         )
@@ -110,6 +110,10 @@ def _append_messages(connection: sqlite3.Connection, messages: Sequence[Outgoing
     ]
     connection.executemany("INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
     return positions
+
+
+def _properties_of(message: Outgoing) -> dict[str, str]:
+    return {**message.properties} | ({} if message.lane is None else {SHARDING_KEY: message.lane})
 
 
 def _queue_of(message: Outgoing) -> int:

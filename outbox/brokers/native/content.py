@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from outbox.brokers.base import Outgoing, Refused
+from outbox.brokers.base import SHARDING_KEY, Outgoing, Refused
 
 #: Bytes of a body at most (the broker's ``maxMessageSize``); the client's own default is 128 KiB.
 BODY_MAX: Final = 4 * 1024 * 1024
@@ -25,6 +25,8 @@ def properties_of(message: Outgoing, more: Mapping[str, str]) -> dict[str, str]:
     own = {"KEYS": message.key, f"UNIQ_KEY\x01{message.unique_id}\x02": ""}
     if message.tag is not None:
         own["TAGS"] = message.tag
+    if message.lane is not None:
+        own[SHARDING_KEY] = message.lane
     return {**message.properties, **more, **own}
 
 
@@ -34,7 +36,10 @@ def flaw_of(message: Outgoing) -> Refused | None:
         return Refused(
             f"body of {len(message.body)} bytes: 1 to {BODY_MAX} can be carried; give it content, or less of it"
         )
-    texts = "".join((message.topic, message.key, message.tag or "", *message.properties, *message.properties.values()))
+    own = (message.topic, message.key, message.tag or "", message.lane or "")
+    texts = "".join((*own, *message.properties, *message.properties.values()))
     if any(character in _CANNOT_BE_CARRIED or "\ud800" <= character <= "\udfff" for character in texts):
-        return Refused("topic, properties, key or tag: a character \\x00, \\x01, \\x02 or half of a pair: leave it out")
+        return Refused(
+            "topic, properties, key, tag or lane: a character \\x00, \\x01, \\x02 or half of a pair: leave it out"
+        )
     return None

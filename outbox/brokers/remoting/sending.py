@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from typing import Final, Generic
 
 from outbox import faults
-from outbox.brokers.base import Outage, Outgoing, Refused, Unknown
+from outbox.brokers.base import SHARDING_KEY, Outage, Outgoing, Refused, Unknown
 from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.commands import NUMBER, STORED, TEXT, Code, Request, Template, quote, refusal
 from outbox.brokers.remoting.connections import Connections, RemotingError
@@ -97,9 +97,7 @@ class Sender(Generic[Outcome]):
         sendable = []
         fixed = self._kind.properties
         for index, message, queue in items:
-            own = {"KEYS": message.key, "UNIQ_KEY": message.unique_id}
-            if message.tag is not None:
-                own["TAGS"] = message.tag
+            own = _own_properties(message)
             properties = encode_properties({**message.properties, **own})
             count = len(message.properties.keys() | own.keys())
             if properties.count("\x01") != count or properties.count("\x02") != count:
@@ -190,6 +188,16 @@ class Sender(Generic[Outcome]):
                 self._templates.clear()
             template = self._templates[topic] = _send_template(self._group, topic, self._kind.flag, self._connections)
         return template
+
+
+def _own_properties(message: Outgoing) -> dict[str, str]:
+    """Fields of the message that travel as properties of RocketMQ."""
+    own = {"KEYS": message.key, "UNIQ_KEY": message.unique_id}
+    if message.tag is not None:
+        own["TAGS"] = message.tag
+    if message.lane is not None:
+        own[SHARDING_KEY] = message.lane
+    return own
 
 
 def _send_template(group: str, topic: str, flag: int, connections: Connections) -> Template:
