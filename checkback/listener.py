@@ -9,7 +9,8 @@ from collections.abc import Set as AbstractSet
 from sqlalchemy.exc import SQLAlchemyError
 
 from checkback.checker import Checker
-from outbox.brokers.base import Broker
+from outbox.brokers.base import Answer, Broker, Check
+from outbox.health.vitals import Vitals
 from outbox.identity import fresh_token
 from outbox.store.identity import Identity
 from outbox.store.operations import Operations
@@ -18,6 +19,10 @@ _log = logging.getLogger("checkback")
 
 #: Seconds to the next turn while the registration is under way.
 _SOON = 0.5
+#: Seconds for a turn, or for the answer to one check, that are too many.
+_PATIENCE = 120.0
+#: What a check-back needs, by the name that probes are told: to be registered, and heard of by the database.
+CHECKS = "checks"
 
 
 class Listener:
@@ -32,7 +37,13 @@ class Listener:
         *,
         every: float,
         gap: float,
+        vitals: Vitals | None = None,
     ) -> None:
+        vitals = vitals or Vitals()
+        vitals.expect(CHECKS)
+        self._vitals = vitals
+        self._pulse = vitals.pulse("checkback", every + _PATIENCE)
+        self._answering = vitals.pulse("answers", _PATIENCE, beats=False)
         self._broker = broker
         self._checker = checker
         self._identity = identity
@@ -47,6 +58,7 @@ class Listener:
     def run(self) -> None:
         """Registers at once, then whenever there are new groups or topics; a heartbeat every ``every`` seconds."""
         while not self._stopping.is_set():
+            self._pulse.beat()
             heard = self._turn()
             self._stopping.wait(self._every if heard else min(self._every, _SOON))
         self._say_good_bye()
@@ -62,11 +74,14 @@ class Listener:
             self._listen_for({self._broker.group})
             self._listen_for(self._operations.open_groups(), self._topics_to_name())
             if not self._broker.checks_ready():
+                self._vitals.lacks(CHECKS, "not registered at every broker that may ask")
                 return False
             self._identity.beat(self._name, self._gap)
         except Exception as error:  # noqa: BLE001 -- the loop must outlive whatever happens in one turn
             _log.warning("check-back turn failed, it is tried again: %s", error)
+            self._vitals.lacks(CHECKS, str(getattr(error, "orig", error)).strip())
             return False
+        self._vitals.has(CHECKS)
         return True
 
     def _topics_to_name(self) -> AbstractSet[str]:
@@ -79,8 +94,12 @@ class Listener:
             return
         self._groups |= groups
         self._topics |= topics
-        self._broker.listen(self._topics, self._checker.on_check, self._groups)
+        self._broker.listen(self._topics, self._on_check, self._groups)
         _log.info("listening groups=%s topics=%s", ",".join(sorted(self._groups)), ",".join(sorted(self._topics)))
+
+    def _on_check(self, check: Check, answer: Answer) -> None:
+        with self._answering.busy():
+            self._checker.on_check(check, answer)
 
     def _say_good_bye(self) -> None:
         try:

@@ -6,6 +6,7 @@ from outbox import clock
 from outbox.brokers.base import Broker
 from outbox.commits import Commits
 from outbox.envelope import Envelopes, origin_of
+from outbox.health.vitals import Vitals
 from outbox.settings import Settings
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
@@ -13,7 +14,7 @@ from outbox.store.identity import Identity
 from outbox.store.operations import Operations
 
 
-def build(settings: Settings, database: Database, broker: Broker) -> Listener:
+def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals | None = None) -> Listener:
     """A check-back listener over ``database`` and ``broker``; both stay the caller's to close."""
     leases, identity = CommitLeases(database), Identity(database)
     checker = Checker(
@@ -31,4 +32,5 @@ def build(settings: Settings, database: Database, broker: Broker) -> Listener:
         Operations(database),
         every=settings.heartbeat_every,
         gap=settings.heartbeat_gap,
+        vitals=vitals,
     )

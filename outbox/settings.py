@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -26,6 +26,8 @@ DEFAULT_FOLDER = Path(".outbox")
 #: The broker asks at most 15 times, by default 30 s (5.x) or 60 s (4.9) apart.
 CHECK_HORIZON = 15 * 60.0
 DAY = 86400.0
+#: What the database is called where there is only one.
+DEFAULT_NAME = "outbox"
 #: Settings whose values no message shows.
 _SECRETS = frozenset({"secret_key"})
 
@@ -37,6 +39,20 @@ class _File(TomlConfigSettingsSource):
         if unknown := sorted(set(self.toml_data) - set(self.settings_cls.model_fields)):
             raise SettingsError(f"outbox.toml: {', '.join(unknown)}: there is no such setting; correct the name")
         return super().__call__()
+
+
+class DatabaseEntry(BaseModel):
+    """One of several databases that a relay serves: ``[[databases]]`` in ``outbox.toml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    #: What commands and probes call it.
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9_-]+$", max_length=63)]
+    url: str
+    #: "": that of all.
+    origin: str = ""
+    #: "": that of all, or ``outbox-<origin>``. Databases of one group share a connection to the broker.
+    group: str = ""
 
 
 class Settings(BaseSettings):
@@ -52,6 +68,10 @@ class Settings(BaseSettings):
     origin: str = ""
     #: Producer group; "" means ``outbox-<origin>``.
     group: str = ""
+    #: Several databases, each with an outbox of its own, instead of ``database_url``; ``database`` names the one that a
+    #: command is about.
+    databases: tuple[DatabaseEntry, ...] = ()
+    database: str = ""
     #: RocketMQ namespace of all topics and groups: the prefix ``<namespace>%`` on the wire; "": none.
     namespace: Annotated[str, Field(pattern="^[A-Za-z0-9_-]*$", max_length=63)] = ""
     #: A user of a broker with ACL, and the key that signs its requests: both, or neither.
@@ -97,6 +117,9 @@ class Settings(BaseSettings):
     outage_delay_most: Seconds = 2.5
     #: The longest wait of a row whose topic, or whose broker among several, is away.
     partial_delay_most: Seconds = 30.0
+    #: Where probes are answered over HTTP (``/livez``, ``/readyz``, ``/metrics``); no port: nowhere.
+    health_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    health_host: str = "0.0.0.0"  # noqa: S104 -- probes come from outside the container
     # Rhythm.
     poll_fastest: Seconds = 0.1
     poll_slowest: Seconds = 1.0
@@ -134,18 +157,28 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Settings":
-        if self.broker_url.split(":", 1)[0] != "embedded" and not self.origin:
-            raise ValueError("origin: is required with a real broker; set OUTBOX_ORIGIN to the name of this service")
+        self._check_origins()
         if bool(self.access_key) != bool(self.secret_key.get_secret_value()):
             raise ValueError("access_key, secret_key: one is set without the other; set both, or neither")
         self._check_tls()
-        checked_origin(self.origin or "local")
         for name, kept in (("retention", self.retention), ("retention_dead", self.retention_dead)):
             if kept is not None and kept <= self.check_horizon:
                 raise ValueError(f"{name}: must be longer than check_horizon, {self.check_horizon:.0f} s")
         if self.send_timeout + self.commit_window >= self.lease:
             raise ValueError("lease: must be longer than send_timeout + commit_window, or attempts outlive their lease")
         return self
+
+    def _check_origins(self) -> None:
+        names = [entry.name for entry in self.databases]
+        if len(set(names)) < len(names):
+            raise ValueError(f"databases: {', '.join(names)}: a name is there twice; give each its own")
+        if self.databases and "database_url" in self.model_fields_set:
+            raise ValueError("database_url, databases: both are set; remove OUTBOX_DATABASE_URL, or the list")
+        origins = [entry.origin or self.origin for entry in self.databases] or [self.origin]
+        if self.broker_url.split(":", 1)[0] != "embedded" and not all(origins):
+            raise ValueError("origin: is required with a real broker; set OUTBOX_ORIGIN to the name of this service")
+        for origin in origins:
+            checked_origin(origin or "local")
 
     def _check_tls(self) -> None:
         given = [name for name in ("tls_ca_file", "tls_certificate", "tls_key") if getattr(self, name)]
@@ -176,9 +209,35 @@ class Settings(BaseSettings):
 
 
 def load(**flags: Any) -> Settings:
-    """The settings with the given flags on top (None: not given); ``SettingsError`` names what is wrong."""
+    """The settings with the given flags on top (None: not given); ``SettingsError`` names what is wrong.
+
+    With ``database`` they are those of that one; a flag ``database_url`` stands for all that are listed.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    loaded = _loaded(given | ({"databases": ()} if "database_url" in given else {}))
+    return chosen(loaded, loaded.database) if loaded.database and loaded.databases else loaded
+
+
+def served(settings: Settings) -> dict[str, Settings]:
+    """The settings of each database, by its name."""
+    if not settings.databases:
+        return {settings.database or DEFAULT_NAME: settings}
+    return {entry.name: chosen(settings, entry.name) for entry in settings.databases}
+
+
+def chosen(settings: Settings, name: str) -> Settings:
+    """The settings of the database of this name; ``SettingsError`` where there is none."""
+    for entry in settings.databases:
+        if entry.name == name:
+            own = {"database_url": entry.url, "origin": entry.origin or settings.origin}
+            group = entry.group or settings.group
+            return settings.model_copy(update={**own, "group": group, "database": name, "databases": ()})
+    raise SettingsError(f"OUTBOX_DATABASE: {name!r} is none of {', '.join(it.name for it in settings.databases)}")
+
+
+def _loaded(given: dict[str, Any]) -> Settings:
     try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})
+        return Settings(**given)
     except ValidationError as error:
         raise SettingsError("; ".join(map(_said, error.errors()))) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:

@@ -39,7 +39,10 @@ _PROXIES = "rocketmq+grpc"
 
 
 def open_database(settings: Settings) -> Database:
-    """The database; a SQLite file's folder is made if it is missing."""
+    """The database; a SQLite file's folder is made if it is missing. ``SettingsError`` if there are several."""
+    if settings.databases:
+        names = ", ".join(it.name for it in settings.databases)
+        raise SettingsError(f"OUTBOX_DATABASE: several databases are listed: choose one with --database: {names}")
     url = parsed(settings.database_url)
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
         _make_folder(Path(str(url.database)), "OUTBOX_DATABASE_URL")

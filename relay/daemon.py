@@ -4,6 +4,8 @@ import threading
 from dataclasses import dataclass
 
 from outbox.clock import monotonic
+from outbox.health.supervisor import Supervisor
+from outbox.health.vitals import Vitals
 from outbox.settings import Settings
 from outbox.store.retention import Periods, Retention
 from relay.events import Events
@@ -12,6 +14,14 @@ from relay.loop import Loop
 from relay.purge import Purge
 from relay.reconciler import Reconciler
 from relay.schedule import Schedule
+from relay.watch import Watch
+
+#: The claiming loop, as probes are told.
+LOOP = "relay"
+#: Seconds for which the watch may be silent: a database that says nothing is waited for.
+_WATCH_PATIENCE = 60.0
+#: Seconds for a purge of a large backlog, which goes slowly on purpose.
+_PURGE_PATIENCE = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +29,7 @@ class Work:
     """What the daemon runs."""
 
     loop: Loop
+    watch: Watch
     keeper: LeaseKeeper
     reconciler: Reconciler
     retention: Retention
@@ -26,13 +37,18 @@ class Work:
 
 
 class Daemon:
-    """Runs until ``stop``: claims in the calling thread, renewals, reconciliation and retention on a schedule."""
+    """Runs until ``stop``: claims in the calling thread, renewals, reconciliation and retention on a schedule.
 
-    def __init__(self, work: Work, settings: Settings) -> None:
+    Every loop is supervised: one that dies is started again, and ``vitals`` tells how each of them is.
+    """
+
+    def __init__(self, work: Work, settings: Settings, vitals: Vitals) -> None:
         self._work = work
         self._settings = settings
         self._stopping = threading.Event()
-        self._schedule = Schedule()
+        self._vitals = vitals
+        self._supervisor = Supervisor(vitals)
+        self._schedule = Schedule(vitals)
         periods = Periods(settings.retention, settings.retention_dead)
         self._purge = Purge(work.retention, periods, work.events, monotonic, self._stopping.wait)
 
@@ -40,14 +56,19 @@ class Daemon:
         """Blocks until ``stop``; passes under way finish first."""
         self._plan()
         self._schedule.start()
+        watching = self._supervisor.start("watch", self._work.watch.run, _WATCH_PATIENCE)
         try:
-            self._work.loop.run()
+            self._supervisor.run(LOOP, lambda _: self._work.loop.run())
         finally:
             self._schedule.stop()
+            watching.join()
 
     def stop(self) -> None:
         """No new claims; ``run`` returns once the passes under way have ended."""
+        self._vitals.stop()
+        self._supervisor.stop()
         self._stopping.set()
+        self._work.watch.stop()
         self._work.loop.stop()
 
     def wake(self) -> None:
@@ -62,4 +83,4 @@ class Daemon:
         every = self._schedule.every
         every(settings.lease / 3, work.keeper.renew, "renew", misfire_grace_time=None)
         every(settings.reconcile_every, work.reconciler.run, "reconcile")
-        every(settings.purge_every, self._purge.run, "purge")
+        every(settings.purge_every, self._purge.run, "purge", patience=_PURGE_PATIENCE)

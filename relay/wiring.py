@@ -2,11 +2,16 @@
 
 import logging
 import random
+from collections.abc import Callable
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from outbox import clock
 from outbox.brokers.base import Broker
 from outbox.commits import Commits
 from outbox.envelope import Envelopes, origin_of
+from outbox.health.pulse import Pulse
+from outbox.health.vitals import Vitals
 from outbox.settings import Settings
 from outbox.store.claims import Claims
 from outbox.store.commit_leases import CommitLeases
@@ -15,25 +20,40 @@ from outbox.store.decisions import Decisions
 from outbox.store.identity import Identity
 from outbox.store.next_due import NextDue
 from outbox.store.retention import Retention
+from outbox.store.writable import why_not_writable
 from relay.breaker import Breaker
-from relay.daemon import Daemon, Work
+from relay.daemon import LOOP, Daemon, Work
 from relay.events import Events, LogEvents
 from relay.keeper import LeaseKeeper
 from relay.loop import Loop
 from relay.notifications import Notifications
+from relay.observed import ObservedPass
 from relay.presumption import Presumption
 from relay.reconciler import Reconciler
-from relay.shipping import Pass, Stage
+from relay.reporting import BROKER, CLAIMS, DATABASE, FanOut, VitalEvents
+from relay.shipping import Stage
 from relay.wake import Wake
+from relay.watch import PING, Watch
 
-#: Seconds for the broker's answer to a ping.
-_PING = 2.0
+#: Seconds for which the claiming loop may be silent beyond two leases: passes may be slow, a claim may wait for locks.
+_LOOP_PATIENCE = 30.0
 
 
-def build(settings: Settings, database: Database, broker: Broker, events: Events | None = None) -> Daemon:
+def build(
+    settings: Settings,
+    database: Database,
+    broker: Broker,
+    events: Events | None = None,
+    *,
+    vitals: Vitals | None = None,
+) -> Daemon:
     """A relay over ``database`` and ``broker``; both stay the caller's to close."""
-    events = events or LogEvents(logging.getLogger("relay"))
-    breaker = _breaker(settings, broker)
+    vitals = vitals or Vitals()
+    vitals.expect(DATABASE, CLAIMS, BROKER)
+    events = FanOut(events or LogEvents(logging.getLogger("relay")), VitalEvents(vitals))
+    patience = 2 * settings.lease + _LOOP_PATIENCE
+    claiming, shipping = vitals.pulse(LOOP, patience), vitals.pulse("passes", patience, beats=False)
+    breaker = _breaker(settings, broker, claiming)
     claims, leases, identity = Claims(database), CommitLeases(database), Identity(database)
     keeper = LeaseKeeper(claims, settings.lease, clock.monotonic)
     envelopes = Envelopes(origin_of(settings.service, identity.database_id()))
@@ -55,18 +75,42 @@ def build(settings: Settings, database: Database, broker: Broker, events: Events
         else Presumption(leases, identity, settings)
     )
     reconciler = Reconciler(leases, finisher, events, settings, clock.monotonic)
-    loop = Loop(Pass(stage), breaker, NextDue(database).claim, _wake(settings, database), settings)
-    return Daemon(Work(loop, keeper, reconciler, Retention(database), events), settings)
+    passes = ObservedPass(stage, claiming, shipping)
+    loop = Loop(passes, breaker, _due(database, claiming, events), _wake(settings, database), settings)
+    watch = Watch(lambda: why_not_writable(database), broker, breaker, vitals)
+    return Daemon(Work(loop, watch, keeper, reconciler, Retention(database), events), settings, vitals)
 
 
-def _breaker(settings: Settings, broker: Broker) -> Breaker:
+def _breaker(settings: Settings, broker: Broker, loop: Pulse) -> Breaker:
+    def reachable() -> bool:
+        """While the broker is away the loop claims nothing: its pings are its signs of life."""
+        loop.beat()
+        return broker.reachable(PING)
+
     return Breaker(
         settings.outage_delay,
         settings.outage_delay_most,
         clock.monotonic,
-        reachable=lambda: broker.reachable(_PING),
+        reachable=reachable,
         jitter=lambda: random.uniform(-1, 1),  # noqa: S311 -- spreads relays, hides nothing
     )
+
+
+def _due(database: Database, loop: Pulse, events: Events) -> Callable[[], float | None]:
+    """The look of a loop that has nothing to claim, and its sign of life; told of as the claim that it stands for."""
+    next_due = NextDue(database)
+
+    def due() -> float | None:
+        loop.beat()
+        try:
+            found = next_due.claim()
+        except SQLAlchemyError as error:
+            events.claim_failed(error)
+            raise
+        events.claimed(())
+        return found
+
+    return due
 
 
 def _wake(settings: Settings, database: Database) -> Wake:

@@ -8,22 +8,22 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from http import HTTPStatus
 from queue import SimpleQueue
 from typing import Annotated, Final
 
 import typer
 
-import checkback.wiring
-import relay.wiring
 from outbox import settings
-from outbox.brokers.base import Broker
-from outbox.cli.options import BrokerUrl, DatabaseUrl, Origin, reachable, ready
+from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin
+from outbox.cli.serving import Process, Serve, Unit
 from outbox.cli.target import Target, imported, target_reachable
 from outbox.consumer import RunnerSettings, run
 from outbox.consumer.schedule import ORDERLY_DELAYS, RETRY_DELAYS
+from outbox.errors import SettingsError
+from outbox.health.asking import asked
 from outbox.settings import Settings
-from outbox.store.database import Database
-from outbox.wiring import open_broker, open_source
+from outbox.wiring import open_source
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _DRAIN: Final = 25.0
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    for command in (relay_command, checkback_command, consume_command):
+    for command in (relay_command, checkback_command, consume_command, health_command):
         app.command(command.__name__.removesuffix("_command"))(command)
 
 
@@ -41,28 +41,34 @@ def relay_command(
     database_url: DatabaseUrl = None,
     broker_url: BrokerUrl = None,
     origin: Origin = None,
+    database: Named = None,
     checks: Annotated[bool, typer.Option("--checkback/--no-checkback", help="Answer the broker's checks too.")] = True,
 ) -> None:
-    """Ships rows to the broker until SIGTERM; a second one stops at once."""
-    loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
-    with _connected(loaded) as (database, broker):
-        with reachable(database):
-            daemon = relay.wiring.build(loaded, database, broker)
-        with (
-            stopped_by_signals(daemon.stop, _DRAIN),
-            _answering(loaded, database, broker) if checks else _nothing(),
-        ):
-            daemon.run()
+    """Ships rows to the broker until SIGTERM; a second one stops at once. Serves every database that is listed."""
+    loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin, database=database)
+    _serve(loaded, lambda unit: unit.ship(checks=checks))
 
 
-def checkback_command(database_url: DatabaseUrl = None, broker_url: BrokerUrl = None, origin: Origin = None) -> None:
+def checkback_command(
+    database_url: DatabaseUrl = None, broker_url: BrokerUrl = None, origin: Origin = None, database: Named = None
+) -> None:
     """Answers the broker's transaction checks from the database until SIGTERM."""
-    loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
-    with _connected(loaded) as (database, broker):
-        with reachable(database):
-            listener = checkback.wiring.build(loaded, database, broker)
-        with stopped_by_signals(listener.stop, _DRAIN):
-            listener.run()
+    loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin, database=database)
+    _serve(loaded, Unit.answer)
+
+
+def health_command(
+    port: Annotated[int | None, typer.Option(help="Overrides OUTBOX_HEALTH_PORT.")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Ask whether it is alive, not whether it is ready.")] = False,
+) -> None:
+    """Asks the daemon of this host how it is; exit code 0 or 1, for probes that run a command."""
+    loaded = settings.load(health_port=port)
+    if loaded.health_port is None:
+        raise SettingsError("OUTBOX_HEALTH_PORT: is not set, so no daemon answers probes: set it for both")
+    status, told = asked(loaded.health_host, loaded.health_port, "/livez" if live else "/readyz")
+    typer.echo(told.rstrip())
+    if status != HTTPStatus.OK:
+        raise typer.Exit(1)
 
 
 def consume_command(
@@ -93,33 +99,10 @@ def _runner_settings(loaded: Settings) -> RunnerSettings:
     )
 
 
-@contextmanager
-def _connected(loaded: Settings) -> Iterator[tuple[Database, Broker]]:
-    with ready(loaded) as database:
-        broker = open_broker(loaded)
-        try:
-            yield database, broker
-        finally:
-            broker.close()
-
-
-@contextmanager
-def _answering(loaded: Settings, database: Database, broker: Broker) -> Iterator[None]:
-    """The check-back in a thread of the relay's process, so that one process is a whole deployment."""
-    with reachable(database):
-        listener = checkback.wiring.build(loaded, database, broker)
-    thread = threading.Thread(target=listener.run, name="checkback", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        listener.stop()
-        thread.join(timeout=10)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def _serve(loaded: Settings, serve: Serve) -> None:
+    process = Process(loaded, serve)
+    with stopped_by_signals(process.stop, _DRAIN):
+        process.run()
 
 
 @contextmanager

@@ -17,6 +17,10 @@ from outbox.wiring import open_database
 DatabaseUrl = Annotated[str | None, typer.Option("--database-url", help="Overrides OUTBOX_DATABASE_URL.")]
 BrokerUrl = Annotated[str | None, typer.Option("--broker-url", help="Overrides OUTBOX_BROKER_URL.")]
 Origin = Annotated[str | None, typer.Option("--origin", help="Overrides OUTBOX_ORIGIN.")]
+Named = Annotated[
+    str | None,
+    typer.Option("--database", help="Which of the databases listed in outbox.toml; overrides OUTBOX_DATABASE."),
+]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from outbox.errors import SettingsError
-from outbox.settings import CHECK_HORIZON, Settings, load
+from outbox.settings import CHECK_HORIZON, Settings, load, served
+from outbox.wiring import open_database
 
 
 @pytest.fixture(autouse=True)
@@ -167,3 +168,67 @@ def test_a_namespace_is_a_plain_name(namespace: str) -> None:
 @pytest.mark.parametrize("namespace", ["east%west", "a b", "n" * 64])
 def test_a_namespace_that_is_no_name_is_refused(namespace: str) -> None:
     assert "OUTBOX_NAMESPACE" in refused(namespace=namespace)
+
+
+TENANTS = """
+origin = "shop"
+
+[[databases]]
+name = "east"
+url = "postgresql://east/shop"
+
+[[databases]]
+name = "west"
+url = "postgresql://west/shop"
+origin = "shop-west"
+group = "outbox-all"
+"""
+
+
+def test_several_databases_are_listed_in_the_file(in_an_empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given two databases, the second with an origin and a group of its own
+    (in_an_empty_folder / "outbox.toml").write_text(TENANTS)
+    # When a daemon asks whom it serves
+    each = served(load())
+    # Then each has its own settings
+    assert {name: (it.database_url, it.service, it.producer_group) for name, it in each.items()} == {
+        "east": ("postgresql://east/shop", "shop", "outbox-shop"),
+        "west": ("postgresql://west/shop", "shop-west", "outbox-all"),
+    }
+    # When one is named, or another one given; Then there is only that
+    assert list(served(load(database="west"))) == ["west"]
+    monkeypatch.setenv("OUTBOX_DATABASE", "east")
+    assert load().database_url == "postgresql://east/shop"
+    monkeypatch.delenv("OUTBOX_DATABASE")
+    assert load(database_url="sqlite:///other.db").databases == ()
+
+
+def test_a_command_about_one_database_says_which_there_are(in_an_empty_folder: Path) -> None:
+    (in_an_empty_folder / "outbox.toml").write_text(TENANTS)
+    with pytest.raises(SettingsError, match=r"--database: east, west"):
+        open_database(load())
+    assert "'north' is none of east, west" in refused(database="north")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [(('"west"', '"east"'), "there twice"),
+     (('origin = "shop"\n', ""), "OUTBOX_ORIGIN"),
+     (("url = ", "uri = "), "OUTBOX_DATABASES.0"),
+     (('"shop-west"', '"shop west"'), "origin"),
+     (('origin = "shop"\n', 'origin = "shop"\ndatabase_url = "sqlite:///x.db"\n'), "both are set")],
+    ids=lambda it: it if isinstance(it, str) else "",
+)  # fmt: skip
+def test_a_list_of_databases_that_is_wrong_is_refused(
+    in_an_empty_folder: Path, change: tuple[str, str], named: str
+) -> None:
+    (in_an_empty_folder / "outbox.toml").write_text(TENANTS.replace(*change))
+    assert named in refused(broker_url="rocketmq://127.0.0.1:9876")
+
+
+def test_the_environment_does_not_replace_a_list_of_databases_unnoticed(
+    in_an_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (in_an_empty_folder / "outbox.toml").write_text(TENANTS)
+    monkeypatch.setenv("OUTBOX_DATABASE_URL", "sqlite:///x.db")
+    assert "OUTBOX_DATABASE_URL" in refused()

@@ -1,0 +1,178 @@
+"""What ``outbox relay`` and ``outbox checkback`` run: one database or several, each by itself, and probes beside them.
+
+With one database whatever is wrong at the start ends the process at once. With several (``[[databases]]``) each is
+opened, served and, where that fails, tried again by itself: no other one feels it.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from typing import Final
+
+import checkback.wiring
+import relay.wiring
+from outbox.brokers.base import Broker
+from outbox.brokers.shared import Switchboard
+from outbox.cli.options import reachable, ready
+from outbox.envelope import origin_of
+from outbox.health.metrics import Metrics
+from outbox.health.server import HealthServer
+from outbox.health.supervisor import Supervisor
+from outbox.health.vitals import Vitals
+from outbox.settings import Settings, served
+from outbox.store.database import Database
+from outbox.store.identity import Identity
+from outbox.wiring import open_broker
+from relay.events import LogEvents
+from relay.reporting import CountedEvents, FanOut
+
+#: Seconds for a listener to end.
+_LEAVING: Final = 10.0
+
+
+class Boards:
+    """The connections to brokers, one for each producer group; closed together at the end."""
+
+    def __init__(self) -> None:
+        self._boards: dict[str, Switchboard] = {}
+        self._lock = threading.Lock()
+
+    def get(self, settings: Settings) -> Switchboard:
+        """The connection of the settings' group, opened where it is asked for first."""
+        with self._lock:
+            group = settings.producer_group
+            if group not in self._boards:
+                self._boards[group] = Switchboard(open_broker(settings))
+            return self._boards[group]
+
+    def close(self) -> None:
+        """Ends them all."""
+        for board in self._boards.values():
+            board.broker.close()
+
+
+class Unit:
+    """One database and what serves it, from ``run`` to ``stop``."""
+
+    def __init__(self, name: str, settings: Settings, boards: Boards, metrics: Metrics) -> None:
+        self.name = name
+        self.vitals = Vitals()
+        self._settings = settings
+        self._boards = boards
+        self._metrics = metrics
+        self._stopping = threading.Event()
+        self._stop: Callable[[], object] = lambda: None
+        metrics.gauge("outbox_ready", "1: rows are shipped, checks answered.", self._is_ready, database=name)
+        metrics.gauge("outbox_live", "0: a loop is stalled.", lambda: float(self.vitals.live()), database=name)
+
+    def ship(self, *, checks: bool) -> None:
+        """Runs the relay, and the check-back beside it, until ``stop``. Raises what keeps it from starting."""
+        with self._opened() as (database, broker):
+            events = FanOut(LogEvents(self._log("relay")), CountedEvents(self._metrics, self.name))
+            daemon = relay.wiring.build(self._settings, database, broker, events, vitals=self.vitals)
+            with self._beside(database, broker) if checks else nullcontext():
+                self._run(daemon.run, daemon.stop)
+
+    def answer(self) -> None:
+        """Runs the check-back alone until ``stop``."""
+        with self._opened() as (database, broker):
+            listener = checkback.wiring.build(self._settings, database, broker, self.vitals)
+            supervisor = Supervisor(self.vitals)
+
+            def stop() -> None:
+                """The supervisor first: a loop that ends is then not started again."""
+                supervisor.stop()
+                listener.stop()
+
+            self._run(lambda: supervisor.run("checkback", lambda _: listener.run()), stop)
+
+    def stop(self) -> None:
+        """``ship`` or ``answer`` returns once what is under way has ended."""
+        self.vitals.stop()
+        self._stopping.set()
+        self._stop()
+
+    def _run(self, run: Callable[[], object], stop: Callable[[], object]) -> None:
+        """A stop may have come while the database was opened."""
+        self._stop = stop
+        if not self._stopping.is_set():
+            run()
+
+    def _is_ready(self) -> float:
+        return float(self.vitals.ready())
+
+    def _log(self, name: str) -> logging.Logger:
+        """One database is what its log lines are about anyway; several are told apart."""
+        return logging.getLogger(f"{name}.{self.name}" if self._settings.database else name)
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Database, Broker]]:
+        with ready(self._settings) as database, reachable(database):
+            origin = origin_of(self._settings.service, Identity(database).database_id())
+            with closing(self._boards.get(self._settings).line(origin)) as broker:
+                yield database, broker
+
+    @contextmanager
+    def _beside(self, database: Database, broker: Broker) -> Iterator[None]:
+        """The check-back in a thread of the relay's process, so that one process is a whole deployment."""
+        listener = checkback.wiring.build(self._settings, database, broker, self.vitals)
+        supervisor = Supervisor(self.vitals)
+        thread = supervisor.start("checkback", lambda _: listener.run(), math.inf)
+        try:
+            yield
+        finally:
+            supervisor.stop()
+            listener.stop()
+            thread.join(_LEAVING)
+
+
+#: What a process does with a unit: blocks until that is stopped.
+Serve = Callable[[Unit], None]
+
+
+class Process:
+    """All units of this process."""
+
+    def __init__(self, settings: Settings, serve: Serve) -> None:
+        self._settings = settings
+        self._serve = serve
+        self._boards = Boards()
+        self._metrics = Metrics()
+        self._units = [Unit(name, its, self._boards, self._metrics) for name, its in served(settings).items()]
+        self._supervisors = [Supervisor(unit.vitals) for unit in self._units]
+
+    def run(self) -> None:
+        """Blocks until ``stop``."""
+        with ExitStack() as stack:
+            stack.callback(self._boards.close)
+            stack.enter_context(self._probes())
+            if self._settings.databases:
+                self._run_all()
+            else:
+                self._serve(self._units[0])
+
+    def stop(self) -> None:
+        """Every unit drains, all at the same time."""
+        for supervisor in self._supervisors:
+            supervisor.stop()
+        stopping = [threading.Thread(target=unit.stop, daemon=True) for unit in self._units]
+        for thread in stopping:
+            thread.start()
+        for thread in stopping:
+            thread.join()
+
+    def _run_all(self) -> None:
+        threads: Sequence[threading.Thread] = [
+            supervisor.start(unit.name, lambda _, unit=unit: self._serve(unit), math.inf)  # type: ignore[misc]
+            for supervisor, unit in zip(self._supervisors, self._units, strict=True)
+        ]
+        for thread in threads:
+            thread.join()
+
+    def _probes(self) -> AbstractContextManager[object]:
+        if self._settings.health_port is None:
+            return nullcontext()
+        vitals: Mapping[str, Vitals] = {unit.name: unit.vitals for unit in self._units}
+        return HealthServer(self._settings.health_host, self._settings.health_port, vitals, self._metrics.text)
