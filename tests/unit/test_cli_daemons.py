@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from outbox.cli import daemons
+from outbox.consumer import RunnerSettings
+from outbox.consumer.schedule import ORDERLY_DELAYS, RETRY_DELAYS
 from outbox.settings import Settings
 from tests.integration.commands import Command, in_process
 
@@ -68,3 +71,40 @@ def test_a_fault_of_the_service_itself_is_not_hidden(run: Command, tmp_path: Pat
     # When its inbox is asked for / Then its own error rises, with its own place
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         run("consume", "daemons_faulty:inbox")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [((), RunnerSettings(threads=4, retry_delays=RETRY_DELAYS)),
+     (("--threads", 9), RunnerSettings(threads=9, retry_delays=RETRY_DELAYS)),
+     (("--orderly",), RunnerSettings(threads=4, retry_delays=ORDERLY_DELAYS))],
+)  # fmt: skip
+def test_what_a_consumer_is_told_reaches_its_runner(
+    run: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...], expected: RunnerSettings
+) -> None:
+    # Given a consumer's command with its options
+    told: list[RunnerSettings] = []
+
+    def consume(*_: object, settings: RunnerSettings, **__: object) -> None:
+        told.append(settings)
+
+    monkeypatch.setattr(daemons, "run", consume)
+    # When it is run
+    assert run("consume", "daemons_shop:away", *arguments).code == 0
+    # Then its runner has them
+    assert told == [expected]
+
+
+def test_a_wrong_number_of_threads_is_named(run: Command) -> None:
+    done = run("consume", "daemons_shop:away", "--threads", 0)
+    assert done.code == 2
+    assert "OUTBOX_THREADS" in done.err
+
+
+def test_the_native_client_refuses_an_orderly_group(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a consumer that could work / When it asks for what its transport does not have / Then it is named
+    url = "rocketmq+native://127.0.0.1:9876"
+    monkeypatch.setattr(daemons, "run", lambda _, opened, *__, **___: opened(["payments"], "stock"))
+    done = run("consume", "daemons_shop:away", "--orderly", "--broker-url", url, "--origin", "orders")
+    assert done.code == 2
+    assert "OUTBOX_ORDERLY" in done.err
