@@ -62,13 +62,11 @@ class Prefetch:
 
     def finish(self, taken: Iterable[Held]) -> None:
         """Lets the followers of what was taken, and is out no more, come."""
-        lanes = [held.delivery.lane for held in taken]
-        if lanes.count(None) == len(lanes):
-            return
-        with self._filled:
-            for lane in lanes:
-                if lane is not None and (behind := self._behind.get(lane)) is not None:
-                    self._follow(lane, behind)
+        lanes = [lane for held in taken if (lane := held.delivery.lane) is not None]
+        if lanes:
+            with self._filled:
+                for lane in lanes:
+                    self._follow(lane)
 
     def close(self) -> list[Held]:
         """Wakes everybody for good; what was waiting."""
@@ -89,12 +87,12 @@ class Prefetch:
             self._behind[lane] = deque()
         self._waiting.append(held)
 
-    def _follow(self, lane: str, behind: deque[Held]) -> None:
-        if behind:
+    def _follow(self, lane: str) -> None:
+        if behind := self._behind.get(lane):
             self._waiting.append(behind.popleft())
             self._filled.notify()
         else:
-            del self._behind[lane]
+            self._behind.pop(lane, None)
 
     def _room(self) -> int:
         return self._most - self._count if self._bytes < self._most_bytes else 0
