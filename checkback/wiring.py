@@ -16,7 +16,7 @@ from outbox.store.operations import Operations
 
 def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals | None = None) -> Listener:
     """A check-back listener over ``database`` and ``broker``; both stay the caller's to close."""
-    leases, identity = CommitLeases(database), Identity(database)
+    leases, identity = CommitLeases(database, settings.holds_lane), Identity(database)
     checker = Checker(
         leases,
         Commits(broker, leases, settings.broker_retention),

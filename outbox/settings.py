@@ -15,6 +15,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from outbox.errors import SettingsError
 from outbox.session import checked_origin
@@ -139,6 +140,11 @@ class Settings(BaseSettings):
     check_horizon: Seconds = CHECK_HORIZON
     #: What becomes of a row of such a transport if no listener was there to be asked all the time.
     unsure: Literal["republish", "hold"] = "republish"
+    #: What a dead row does to its lane, by topic ("*": all that are not named): "hold" it until an operator requeues or
+    #: cancels the row (where nothing is set), or let it go on as soon as the row is buried ("bury").
+    lane_policy: dict[str, Literal["hold", "bury"]] = {}
+    #: Seconds between two looks for lanes that do not go on although they may.
+    lane_sweep_every: Seconds = 5.0
     # The embedded broker's checks; a real broker has its own.
     check_timeout: Seconds = 6.0
     check_interval: Seconds = 30.0
@@ -202,6 +208,10 @@ class Settings(BaseSettings):
         """Seconds of silence after which a listener counts as having been away."""
         return 3 * self.heartbeat_every
 
+    def holds_lane(self, topic: str) -> bool:
+        """Whether a dead row of the topic holds its lane."""
+        return self.lane_policy.get(topic, self.lane_policy.get("*", "hold")) == "hold"
+
     @property
     def commit_lease(self) -> float:
         """Seconds for which nobody else may act on a decision."""
@@ -240,6 +250,8 @@ def _loaded(given: dict[str, Any]) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         raise SettingsError("; ".join(map(_said, error.errors()))) from error
+    except UnreadableSetting as error:
+        raise SettingsError(f"{error}: it must be JSON, or stand in outbox.toml") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise SettingsError(f"outbox.toml, .env: cannot be read: {error}") from error
 

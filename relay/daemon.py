@@ -7,6 +7,7 @@ from outbox.clock import monotonic
 from outbox.health.supervisor import Supervisor
 from outbox.health.vitals import Vitals
 from outbox.settings import Settings
+from outbox.store.lane_sweep import LaneSweep
 from outbox.store.retention import Periods, Retention
 from relay.events import Events
 from relay.keeper import LeaseKeeper
@@ -33,6 +34,7 @@ class Work:
     keeper: LeaseKeeper
     reconciler: Reconciler
     retention: Retention
+    lanes: LaneSweep
     events: Events
 
 
@@ -83,4 +85,11 @@ class Daemon:
         every = self._schedule.every
         every(settings.lease / 3, work.keeper.renew, "renew", misfire_grace_time=None)
         every(settings.reconcile_every, work.reconciler.run, "reconcile")
+        every(settings.lane_sweep_every, self._sweep, "lanes")
         every(settings.purge_every, self._purge.run, "purge", patience=_PURGE_PATIENCE)
+
+    def _sweep(self) -> None:
+        """A lane that had to be found does not wait for the loop's next look as well."""
+        if woken := self._work.lanes.run():
+            self._work.events.woken(woken)
+            self._work.loop.wake()

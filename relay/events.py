@@ -4,7 +4,7 @@ Each method is called after its fact, in the thread that learned it. A subclass 
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from outbox.store.claims import Attempt
 
@@ -53,6 +53,9 @@ class Events:
 
     def purged(self, rows: int) -> None:
         """Retention deleted rows."""
+
+    def woken(self, row_ids: Sequence[int]) -> None:
+        """The sweep found lanes that did not go on; these rows are next."""
 
 
 class LogEvents(Events):
@@ -120,3 +123,7 @@ class LogEvents(Events):
     def purged(self, rows: int) -> None:
         """Information."""
         self._log.info("purged rows=%d", rows)
+
+    def woken(self, row_ids: Sequence[int]) -> None:
+        """Information."""
+        self._log.info("lanes that did not go on: next rows=%s", row_ids)

@@ -18,6 +18,7 @@ from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions
 from outbox.store.identity import Identity
+from outbox.store.lane_sweep import LaneSweep
 from outbox.store.next_due import NextDue
 from outbox.store.retention import Retention
 from outbox.store.writable import why_not_writable
@@ -54,13 +55,13 @@ def build(
     patience = 2 * settings.lease + _LOOP_PATIENCE
     claiming, shipping = vitals.pulse(LOOP, patience), vitals.pulse("passes", patience, beats=False)
     breaker = _breaker(settings, broker, claiming)
-    claims, leases, identity = Claims(database), CommitLeases(database), Identity(database)
+    claims, leases, identity = Claims(database), CommitLeases(database, settings.holds_lane), Identity(database)
     keeper = LeaseKeeper(claims, settings.lease, clock.monotonic)
     envelopes = Envelopes(origin_of(settings.service, identity.database_id()))
     stage = Stage(
         broker,
         claims,
-        Decisions(database),
+        Decisions(database, settings.holds_lane),
         leases,
         envelopes,
         keeper,
@@ -78,7 +79,8 @@ def build(
     passes = ObservedPass(stage, claiming, shipping)
     loop = Loop(passes, breaker, _due(database, claiming, events), _wake(settings, database), settings)
     watch = Watch(lambda: why_not_writable(database), broker, breaker, vitals)
-    return Daemon(Work(loop, watch, keeper, reconciler, Retention(database), events), settings, vitals)
+    work = Work(loop, watch, keeper, reconciler, Retention(database), LaneSweep(database), events)
+    return Daemon(work, settings, vitals)
 
 
 def _breaker(settings: Settings, broker: Broker, loop: Pulse) -> Breaker:

@@ -5,16 +5,15 @@ somebody who did not end it, or rows were changed or deleted past the toolkit. E
 with one step in their index for each, however many rows they have, and after the last one begins anew.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from outbox.columns import ExactText
 from outbox.schema import LANE_KEY_BYTES, outbox
 from outbox.store.database import Database
 from outbox.store.lanes import Lanes
+from outbox.store.notifications import announce
 
 #: Lanes of one run.
 _LANES: Final = 500
@@ -32,15 +31,15 @@ class LaneSweep:
 
     def run(self) -> list[int]:
         """Un-parks the heads of the next lanes of the tour; their ids, which are the ones that were forgotten."""
-        with self._database.transaction(durable=False, index_order=True) as connection:
-            found = self._next(connection)
+        with self._database.look() as connection:
+            found = connection.execute(_TOUR, {"after": self._after, "most": self._most}).scalars().all()
             stuck = self._lanes.stuck(connection, found)
-            woken = self._lanes.go_on(connection, stuck)
         self._after = found[-1] if len(found) == self._most else ""
-        return woken
-
-    def _next(self, connection: Connection) -> Sequence[str]:
-        return connection.execute(_TOUR, {"after": self._after, "most": self._most}).scalars().all()
+        if not stuck:
+            return []
+        with self._database.transaction() as connection:
+            announce(connection)
+            return self._lanes.go_on(connection, stuck)
 
 
 def _tour() -> sa.Select[Any]:

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
-from outbox.schema import REASON_LENGTH, outbox, unsettled
+from outbox.schema import REASON_LENGTH, outbox, set_aside, unsettled
 from outbox.store.change import Change, Ending, again_after, due, no_attempt, no_half
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
@@ -51,19 +51,13 @@ class Filter:
     topic: str | None = None
     key: str | None = None
     ids: Sequence[int] = ()
+    lane: str | None = None
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         """As SQL."""
         found: list[sa.ColumnElement[bool]] = [outbox.c.id.in_(list(self.ids))] if self.ids else []
-        for column, value in ((outbox.c.state, self.state), (outbox.c.topic, self.topic), (outbox.c.key, self.key)):
-            if value is not None:
-                found.append(column == value)
-        return found
-
-
-def _left_its_lane() -> sa.ColumnElement[bool]:
-    """The lane has gone on, or may have."""
-    return sa.and_(outbox.c.lane.is_not(None), outbox.c.open_lane.is_(None))
+        wanted = {name: getattr(self, name) for name in ("state", "topic", "key", "lane")}
+        return found + [outbox.c[name] == value for name, value in wanted.items() if value is not None]
 
 
 class Operations:
@@ -72,41 +66,19 @@ class Operations:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lanes = Lanes(database.dialect)
-        self._cancel = Ending.of_move(
-            database.dialect,
-            Move.CANCEL,
-            columns={"reason": str},
-            compare=lambda _: sa.or_(outbox.c.mode != Mode.PLAIN, outbox.c.lease_id.is_(None), due()),
-            # The moment of the cancel, from which retention counts.
-            values=lambda rows: {"reason": rows.reason, "available_at": utc_now(), **no_attempt()},
-            wait=True,
-        )
-        self._requeue = Change.of_move(
-            database.dialect,
-            Move.REQUEUE,
-            columns={"out_of_order": int},
-            compare=lambda rows: sa.or_(~_left_its_lane(), rows.out_of_order == 1),
-            values=lambda _: {
-                "open_lane": outbox.c.topic.concat(sa.literal_column("'/'")).concat(outbox.c.lane),
-                "reason": None,
-                "failures": 0,
-                **again_after(0.0),
-                **no_attempt(),
-                **no_half(),
-            },
-            wait=True,
-        )
-        self._release = Ending(
-            database.dialect,
-            sources_of(Move.REQUEUE),
-            compare=lambda _: outbox.c.open_lane.is_not(None),
-            values=lambda _: {},
-            wait=True,
-        )
+        self._cancel = _cancel(database.dialect)
+        self._requeue = _requeue(database.dialect)
+        self._release = _release(database.dialect)
 
     def figures(self, *, exact: bool = False) -> Figures:
         """Rows per state, the age of the oldest due row, and who listens; ``exact`` counts every row."""
         return Gauges(self._database).figures(exact=exact)
+
+    def holders(self, limit: int) -> list[dict[str, Any]]:
+        """Up to ``limit`` dead rows that hold their lanes until an operator decides, without payloads."""
+        held = sa.select(*_LISTED).where(set_aside(), outbox.c.open_lane.is_not(None)).order_by(outbox.c.id)
+        with self._database.look() as connection:
+            return [dict(row) for row in connection.execute(held.limit(limit)).mappings()]
 
     def open_groups(self) -> frozenset[str]:
         """The producer groups of decisions that the broker has not confirmed: it may still ask under their names."""
@@ -159,5 +131,52 @@ class Operations:
 
     def _leave(self, connection: Connection, ending: Ending, rows: Iterable[Mapping[str, object]]) -> list[int]:
         left = ending.end(connection, rows)
-        self._lanes.go_on(connection, left.lanes)
+        if self._lanes.go_on(connection, left.lanes):
+            announce(connection)
         return left.ids
+
+
+def _cancel(dialect: str) -> Ending:
+    return Ending.of_move(
+        dialect,
+        Move.CANCEL,
+        columns={"reason": str},
+        compare=lambda _: sa.or_(outbox.c.mode != Mode.PLAIN, outbox.c.lease_id.is_(None), due()),
+        # The moment of the cancel, from which retention counts.
+        values=lambda rows: {"reason": rows.reason, "available_at": utc_now(), **no_attempt()},
+        wait=True,
+    )
+
+
+def _requeue(dialect: str) -> Change:
+    return Change.of_move(
+        dialect,
+        Move.REQUEUE,
+        columns={"out_of_order": int},
+        compare=lambda rows: sa.or_(~_left_its_lane(), rows.out_of_order == 1),
+        values=lambda _: {
+            "open_lane": outbox.c.topic.concat(sa.literal_column("'/'")).concat(outbox.c.lane),
+            "reason": None,
+            "failures": 0,
+            **again_after(0.0),
+            **no_attempt(),
+            **no_half(),
+        },
+        wait=True,
+    )
+
+
+def _release(dialect: str) -> Ending:
+    """Changes nothing but the place in the lane."""
+    return Ending(
+        dialect,
+        sources_of(Move.REQUEUE),
+        compare=lambda _: outbox.c.open_lane.is_not(None),
+        values=lambda _: {},
+        wait=True,
+    )
+
+
+def _left_its_lane() -> sa.ColumnElement[bool]:
+    """The lane has gone on, or may have."""
+    return sa.and_(outbox.c.lane.is_not(None), outbox.c.open_lane.is_(None))

@@ -97,7 +97,7 @@ def test_list_speaks_json_with_the_columns_names(run: Command, database: Databas
     assert row["created_at"] == "2030-01-02T03:04:05.678901Z"
     assert set(row) == {
         "id", "topic", "key", "state", "mode", "attempts", "failures", "reason", "created_at", "available_at",
-        "decided_at", "delivered_at", "presumed",
+        "decided_at", "delivered_at", "presumed", "lane", "open_lane", "parked",
     }  # fmt: skip
     assert parsed(run, "list", "--state", "dead") == []
 

@@ -232,3 +232,26 @@ def test_the_environment_does_not_replace_a_list_of_databases_unnoticed(
     (in_an_empty_folder / "outbox.toml").write_text(TENANTS)
     monkeypatch.setenv("OUTBOX_DATABASE_URL", "sqlite:///x.db")
     assert "OUTBOX_DATABASE_URL" in refused()
+
+
+@pytest.mark.parametrize(
+    ("written", "held"),
+    [
+        ({}, {"payments": True, "logs": True}),
+        ({"payments": "bury"}, {"payments": False, "logs": True}),
+        ({"*": "bury", "payments": "hold"}, {"payments": True, "logs": False}),
+    ],
+)
+def test_a_dead_row_holds_its_lane_by_topic(written: dict[str, str], held: dict[str, bool]) -> None:
+    settings = load(lane_policy=written)
+    assert {topic: settings.holds_lane(topic) for topic in held} == held
+
+
+def test_a_policy_for_lanes_that_cannot_be_read_is_named(
+    in_an_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (in_an_empty_folder / "outbox.toml").write_text('[lane_policy]\npayments = "bury"\n')
+    assert not load().holds_lane("payments")
+    assert "OUTBOX_LANE_POLICY" in refused(lane_policy={"payments": "drop"})
+    monkeypatch.setenv("OUTBOX_LANE_POLICY", "bury")
+    assert "lane_policy" in refused()
