@@ -51,8 +51,8 @@ crash: services ## 200 random faults over 50,000 rows, both databases: make cras
 examples: services ## The examples in full: 2,000 orders and 20,000 events, embedded and on real servers
 	@$(RUN) -m tests.acceptance.examples
 
-conformance: services ## What make test leaves out for its length: each contract on each RocketMQ release, a full disk
-	@OUTBOX_TEST_LONG=1 $(RUN) -m pytest $(if $(ARGS),$(ARGS),tests/contracts/test_versions.py tests/integration/test_remoting_faults.py)
+conformance: services ## What make test leaves out for its length: each contract on each RocketMQ release, a full disk, a crash under lanes
+	@OUTBOX_TEST_LONG=1 $(RUN) -m pytest $(if $(ARGS),$(ARGS),tests/contracts/test_versions.py tests/integration/test_remoting_faults.py tests/integration/consumer/test_orderly.py)
 
 services: $(DEVELOPMENT)
 	@.ci/services.sh

@@ -26,6 +26,7 @@ _CONSUMERS: Final = (
     str(_HERE / "test_source.py"),
     str(_HERE.parent / "integration" / "test_native_consumer.py"),
 )
+_ORDERLY: Final = str(_HERE / "test_orderly_source.py")
 _PUSHED: Final = "(remoting and not test_source) or (native and test_source) or test_native_consumer"
 #: As if everything lay on disk: a client that asks where a new group begins is then told "at the end".
 _ON_DISK: Final = MappingProxyType({"accessMessageInMemoryMaxRatio": 0})
@@ -37,10 +38,12 @@ _LEVELS_ONLY: Final = " and not at_a_moment"
 @pytest.mark.parametrize("version", OTHER_VERSIONS)
 def test_the_contract_holds_on(version: str) -> None:
     # Given a broker of this release; When the suite runs on it; Then it passes, and is not empty
-    pushed = version.startswith("4.") and "OUTBOX_TEST_LONG" in os.environ
+    consumers = "OUTBOX_TEST_LONG" in os.environ
+    pushed = consumers and version.startswith("4.")
+    popped = consumers and not pushed
     command = [sys.executable, "-m", "pytest", "-q", "-n", _PROCESSES, "-p", "no:cacheprovider"]
     which = f"({_PUSHED if pushed else 'remoting'})" + (_LEVELS_ONLY if version.startswith("4.") else "")
-    command += ["-k", which, *_SUITE, *(_CONSUMERS if pushed else ())]
+    command += ["-k", which, *_SUITE, *(_CONSUMERS if pushed else ()), *([_ORDERLY] if popped else ())]
     with require(lambda: RocketMQ(version=version, settings=_ON_DISK if pushed else None)) as cluster:
         named = {**_of_our_own(), "OUTBOX_TEST_ROCKETMQ": cluster.namesrv}
         ran = subprocess.run(command, env=named, cwd=_HERE.parents[1], capture_output=True, text=True)
