@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,8 @@ from outbox.store.retention import Periods, Retention
 #: Rows of one transaction of a bulk requeue or purge.
 _BATCH = 500
 _MOST_ID = 2**63 - 1
+#: Held lanes that the status names.
+_HELD = 20
 _DONE = {Move.CANCEL: State.CANCELLED.value, Move.REQUEUE: "requeued"}
 
 
@@ -36,6 +39,7 @@ RowIds = Annotated[list[int] | None, typer.Argument(metavar="ID", min=1, max=_MO
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 InState = Annotated[State | None, typer.Option("--state", help="Only rows in this state.")]
 OfTopic = Annotated[str | None, typer.Option("--topic", help="Only rows of this topic.", callback=_utf8)]
+OfLane = Annotated[str | None, typer.Option("--lane", help="Only rows of this lane.", callback=_utf8)]
 OfKey = Annotated[str | None, typer.Option("--key", help="Only rows with this business key.", callback=_utf8)]
 
 
@@ -53,6 +57,7 @@ def status_command(
     """Shows how many rows are in each state (~: an estimate), how late the oldest is, and who listens for checks."""
     with _operations(database_url) as operations:
         figures = operations.figures(exact=exact)
+        holders = operations.holders(_HELD)
     if as_json:
         present.as_json(
             {
@@ -61,6 +66,7 @@ def status_command(
                 "oldest_due_seconds": round(figures.oldest_due, 3),
                 "oldest_unsettled_seconds": round(figures.oldest_unsettled, 3),
                 "heartbeat_seconds": {name: round(age, 3) for name, age in figures.heartbeats.items()},
+                "held_lanes": [{name: row[name] for name in ("topic", "lane", "id", "reason")} for row in holders],
             }
         )
         return
@@ -68,6 +74,8 @@ def status_command(
     present.as_table(["state", "rows"], ((state, f"{about[state]}{number}") for state, number in figures.rows.items()))
     typer.echo(f"\noldest due row: {figures.oldest_due:.1f} s")
     typer.echo(f"oldest decision that the broker has not confirmed: {figures.oldest_unsettled:.1f} s")
+    for row in holders:
+        typer.echo(f"lane {row['open_lane']}: held by dead row {row['id']}: requeue it or cancel it")
     if not figures.heartbeats:
         typer.echo("listeners: none was ever heard of")
     for name, age in sorted(figures.heartbeats.items()):
@@ -78,6 +86,7 @@ def list_command(
     state: InState = None,
     topic: OfTopic = None,
     key: OfKey = None,
+    lane: OfLane = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many rows.")] = 50,
     after: Annotated[int, typer.Option(min=0, max=_MOST_ID, help="Only rows with a higher id.")] = 0,
     as_json: AsJson = False,
@@ -85,12 +94,12 @@ def list_command(
 ) -> None:
     """Lists rows in the order of their ids, without payloads."""
     with _operations(database_url) as operations:
-        found = operations.listed(Filter(state, topic, key), limit + 1, after)
+        found = operations.listed(Filter(state, topic, key, lane=lane), limit + 1, after)
     rows = found[:limit]
     if as_json:
         present.as_json(rows)
     else:
-        columns = ("id", "state", "topic", "key", "attempts", "failures", "created_at", "reason")
+        columns = ("id", "state", "topic", "key", "lane", "attempts", "failures", "created_at", "reason")
         present.as_table(columns, ([row[name] for name in columns] for row in rows))
     if len(found) > limit:
         typer.echo(f"more rows follow: --after {rows[-1]['id']}", err=True)
@@ -115,19 +124,27 @@ def requeue_command(
     even_if_visible: Annotated[
         bool, typer.Option(help="Also rows whose outcome is unknown: their message may be there, and come twice.")
     ] = False,
+    out_of_order: Annotated[
+        bool, typer.Option(help="Also rows whose lane has gone on without them: their messages come late.")
+    ] = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Puts rows back to be published: the named ones, or all in --state (dead by default) of --topic."""
     source = _requeued_state(bool(row_ids), state, topic, everything)
     with _operations(database_url) as operations:
+        requeue = partial(operations.requeue, out_of_order=out_of_order)
         if row_ids:
             doubtful = () if even_if_visible else _doubtful(operations, row_ids)
-            _each(operations, [it for it in row_ids if it not in doubtful], operations.requeue, Move.REQUEUE)
+            _each(operations, [it for it in row_ids if it not in doubtful], requeue, Move.REQUEUE)
             _leave(doubtful)
             return
-        pages = _pages(operations, Filter(source, topic), skip_doubtful=not even_if_visible)
-        count = sum(len(operations.requeue(ids)) for ids in pages)
+        asked = count = 0
+        for ids in _pages(operations, Filter(source, topic), skip_doubtful=not even_if_visible):
+            asked += len(ids)
+            count += len(requeue(ids))
     typer.echo(f"requeued {count} rows")
+    if count < asked:
+        typer.echo(f"{asked - count} rows were left: their lanes have gone on without them (--out-of-order)", err=True)
 
 
 def cancel_command(
@@ -135,9 +152,13 @@ def cancel_command(
     reason: Annotated[str, typer.Option(help="Why; kept with the row.", callback=_utf8)] = "cancelled by an operator",
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Makes sure that pending rows are never published."""
+    """Makes sure that pending rows are never published, and lets the lanes go on that dead rows hold."""
     with _operations(database_url) as operations:
-        _each(operations, row_ids, lambda ids: operations.cancel(ids, reason), Move.CANCEL)
+        released = operations.release(row_ids)
+        for row_id in released:
+            typer.echo(f"row {row_id}: stays dead, its lane goes on")
+        left = [row_id for row_id in row_ids if row_id not in released]
+        _each(operations, left, lambda ids: operations.cancel(ids, reason), Move.CANCEL)
 
 
 def purge_command(
@@ -229,6 +250,8 @@ def _why_not(row_id: int, row: dict[str, Any] | None, move: Move) -> str:
         return f"row {row_id}: there is no such row"
     if row["state"] not in sources_of(move):
         return f"row {row_id} is {row['state']}: {_rule(move)}"
+    if move is Move.REQUEUE and row["lane"] is not None and row["open_lane"] is None:
+        return f"row {row_id}: its lane has gone on without it; --out-of-order publishes it all the same"
     if row["mode"] == Mode.PLAIN:
         until = present.iso(row["available_at"])
         return f"row {row_id} is a plain message that may be on its way until {until}: try again then"

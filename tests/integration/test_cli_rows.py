@@ -66,7 +66,7 @@ def test_status_counts_the_rows(run: Command, database: Database) -> None:
     status = parsed(run, "status")
     assert status["rows"] == {"pending": 1, "committed": 0, "delivered": 0, "cancelled": 0, "dead": 1}
     seconds = {"oldest_due_seconds", "oldest_unsettled_seconds", "heartbeat_seconds"}
-    assert set(status) == {"rows", "estimated", *seconds}
+    assert set(status) == {"rows", "estimated", "held_lanes", *seconds}
     assert set(status["heartbeat_seconds"]) == {"listener-1"}
     text = run("status").out
     assert re.search(r"^pending +1$", text, re.MULTILINE)
@@ -328,3 +328,38 @@ def test_the_installed_command_reports_wrong_use_in_one_line(tmp_path: Path) -> 
     # Then it ends with 2 and one line
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "outbox: the outbox tables are missing from this database: run `outbox db upgrade`\n"
+
+
+def test_lanes_are_listed_and_those_that_are_held_stand_in_the_status(run: Command, database: Database) -> None:
+    # Given a lane whose head is dead, and a row elsewhere
+    head, follower = added(database, 2, lane="order-42")
+    added(database)
+    force(database, head, state=State.DEAD, reason="illegal message")
+    # When somebody looks; Then the lane shows
+    assert [row["id"] for row in parsed(run, "list", "--lane", "order-42")] == [head, follower]
+    assert "order-42" in run("list").out
+    held = [{"topic": "payments", "lane": "order-42", "id": head, "reason": "illegal message"}]
+    assert parsed(run, "status")["held_lanes"] == held
+    assert f"lane payments/order-42: held by dead row {head}: requeue it or cancel it" in run("status").out
+    assert parsed(run, "show", follower)["lane"] == "order-42"
+
+
+def test_cancelling_a_dead_row_lets_its_lane_go_on(run: Command, database: Database) -> None:
+    # Given a held lane whose follower is parked
+    head, follower = added(database, 2, lane="order-42")
+    force(database, head, state=State.DEAD)
+    force(database, follower, parked=True)
+    # When the dead row is cancelled; Then it stays dead, and its lane goes on
+    done = run("cancel", head)
+    assert (done.code, done.out) == (0, f"row {head}: stays dead, its lane goes on\n")
+    assert (state_of(database, head), column(database, follower, "parked")) == (State.DEAD, False)
+    # And it comes back only out of order
+    refused = run("requeue", head)
+    assert refused.code == 1
+    assert "--out-of-order" in refused.err
+    everything = run("requeue", "--all")
+    assert (everything.code, everything.out) == (0, "requeued 0 rows\n")
+    assert "1 rows were left" in everything.err
+    assert run("requeue", head, "--out-of-order").out == f"row {head}: requeued\n"
+    assert run("cancel", head).out == f"row {head}: cancelled\n"
+    assert run("requeue", "--state", "cancelled", "--out-of-order").out == "requeued 1 rows\n"
