@@ -34,8 +34,8 @@ class Source(Protocol):
 
     The calls after ``receive`` return False where the broker did not confirm; the delivery then comes again.
 
-    A source of an orderly group gives out one delivery of a lane at a time, in the lane's order: the next one comes once
-    the last one was acknowledged or buried. What is given back, or expires, comes again before everything behind it.
+    A source of an orderly group gives out one delivery of a lane at a time, in the lane's order: the next one comes
+    once the last one was acknowledged or buried. What is given back, or expires, comes again before what is behind it.
     """
 
     def receive(self, limit: int, wait: float) -> list[Delivery]:

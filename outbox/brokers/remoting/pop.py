@@ -116,7 +116,7 @@ class PopSource:
         if not self._closed:
             self._closed = True
             client = self._own()
-            if self._orderly and client.receiving.acquire(blocking=False):
+            if self._orderly:
                 self._give_back(client)
             client.connections.close()
 
@@ -155,15 +155,17 @@ class PopSource:
         So would answers that are on their way: polls are waited for, which end by themselves.
         """
         until = monotonic() + _CLOSING
-        while True:
-            client.polls.arrived.clear()
-            self._collect(client)
-            left = until - monotonic()
-            if not client.polls.in_flight or left <= 0:
-                break
-            client.polls.wait(left)
-        for delivery in client.ready:
-            client.acknowledgements.change(delivery, 0.0)
+        client.polls.arrived.set()  # a call that still receives sees that this source is closed
+        with client.receiving:
+            while True:
+                client.polls.arrived.clear()
+                self._collect(client)
+                left = until - monotonic()
+                if not client.polls.in_flight or left <= 0:
+                    break
+                client.polls.wait(left)
+            while client.ready:
+                client.acknowledgements.change(client.ready.popleft(), 0.0)
 
     def _take(self, client: _Client, limit: int) -> list[Delivery]:
         """Up to ``limit`` deliveries that have not expired while they waited here."""

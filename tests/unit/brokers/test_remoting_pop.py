@@ -185,6 +185,8 @@ def test_what_an_orderly_source_never_gave_out_goes_back_when_it_closes(
     orderly.close()
     (request,) = server.asked(Request.CHANGE_INVISIBLE)
     assert (request.ext["offset"], request.ext["invisibleTime"]) == ("1", "1")
+    # And nothing is received any more
+    assert orderly.receive(limit=1, wait=5) == []
 
 
 def test_tags_are_compared_again(server: FakeServer, source: PopSource, popping: Popping) -> None:
