@@ -1,9 +1,9 @@
 """Duplicates as a real broker makes them, each provoked: one effect is left.
 
-What is delivered again after a failure, and what is sent again under another id, is in ``test_sources.py``.
+What is delivered again after a failure, and what is sent again under another id, is in ``test_sources.py`` and
+``test_retries.py``.
 """
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -103,26 +103,4 @@ def test_an_invisible_time_that_lapses_under_the_handler_repeats_no_effect(
     # Then the second one left it alone, the first one's acknowledgement came too late, and a third one was a repeat
     assert calls == [1]
     assert "too late for its acknowledgement" in caplog.text
-    assert keys_done(store) == ["k"]
-
-
-def test_dead_letters_that_are_replayed_take_effect_once(rig: Rig, topic: str, group: str, store: Engine) -> None:
-    # Given a message that ended among the dead letters
-    mended = threading.Event()
-
-    def step(received: Message, session: Session) -> None:
-        record(received, session)
-        if not mended.is_set():
-            raise ValueError("not yet")
-
-    send(rig, topic, "k")
-    with consuming(rig, topic, group, store, step) as watched:
-        eventually(lambda: bool(rig.visible(f"%DLQ%{group}")), rig.deadline, "a dead letter")
-        # When the cause is mended, and an operator replays the letter, twice to be sure
-        mended.set()
-        for _ in range(2):
-            (letter,) = rig.visible(f"%DLQ%{group}")
-            send(rig, topic, letter.key)
-        # Then it takes effect once
-        eventually(lambda: len(watched.acknowledged) == 2, rig.deadline, "both replays acknowledged")
     assert keys_done(store) == ["k"]
