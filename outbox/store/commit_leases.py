@@ -36,7 +36,7 @@ from outbox.store.change import (
     seconds,
 )
 from outbox.store.clock import utc_after, utc_now
-from outbox.store.database import Database
+from outbox.store.database import Database, plan_freely
 from outbox.store.given import given, ids, selecting
 from outbox.store.lanes import HoldsLane, Lanes, always
 from outbox.store.next_due import NextDue
@@ -123,6 +123,7 @@ class CommitLeases:
             return []
         with self._database.transaction(index_order=True) as connection:
             due = connection.execute(self._due, {"rows": limit, "since": -overdue}).all()
+            plan_freely(connection)
             return self._take(connection, [(row.id, row.half_id) for row in due], lease)
 
     def settle(self, halves: Iterable[tuple[int, str]]) -> set[int]:

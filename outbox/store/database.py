@@ -68,7 +68,8 @@ class Database:
         ``durable=False`` lets PostgreSQL answer COMMIT before the WAL reaches the disk: for claims and settlements,
         whose loss in a crash of the server leaves a state that the protocol repairs. Never for a decision.
         ``index_order=True`` makes PostgreSQL walk an index in its order up to the limit: with stale statistics it would
-        rather collect and sort the whole backlog for every claim.
+        rather collect and sort the whole backlog for every claim. For looks alone: before a write over named rows whose
+        locks are taken in order, ``plan_freely`` has to end it, or PostgreSQL walks the whole table in that order.
         """
         local = (_NOT_DURABLE if not durable else ()) + (_INDEX_ORDER if index_order else ())
         with self.engine.begin() as connection:
@@ -114,6 +115,13 @@ class Database:
             f"PRAGMA busy_timeout = {int(statement * 1000)}",
             "PRAGMA foreign_keys = ON",
         ]
+
+
+def plan_freely(connection: Connection) -> None:
+    """Ends the index order of a transaction."""
+    if connection.dialect.name == "postgresql":
+        calls = ", ".join(f"set_config('{name}', 'on', true)" for name in _INDEX_ORDER)
+        connection.exec_driver_sql(f"SELECT {calls}")
 
 
 def parsed(url: str) -> URL:

@@ -33,6 +33,7 @@ from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import Move, sources_of
 from outbox.schema import LANE_KEY_BYTES, outbox
 from outbox.store.change import Change, in_place, no_attempt, own_attempt
+from outbox.store.database import plan_freely
 from outbox.store.given import batch, given
 
 #: PostgreSQL: the first halves of the keys of our advisory locks, "lane" and "park" in ASCII.
@@ -114,6 +115,7 @@ class Lanes:
         laned = {row.id: lane_key(row.topic, row.lane) for row in rows if row.lane is not None}
         behind = self._behind(connection, laned)
         if behind:
+            plan_freely(connection)
             _lock(connection, behind.values())
             behind = self._behind(connection, behind)
             self._park.apply(connection, [{"id": row_id, "token": fresh, "lease": fresh} for row_id in behind])

@@ -21,7 +21,7 @@ from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import State, expiring
 from outbox.schema import outbox, state_in
 from outbox.store.clock import utc_after
-from outbox.store.database import Database
+from outbox.store.database import Database, plan_freely
 from outbox.store.exclusive import exclusive
 from outbox.store.given import given, ids, selecting
 
@@ -77,6 +77,7 @@ class Retention:
             if not alone:
                 return None
             found = list(connection.execute(_by_id(old)).scalars())
+            plan_freely(connection)
             deleted = self._delete(connection, found, periods) if found else 0
             return deleted, found[-1] if found else after, len(found) == limit
 
