@@ -72,12 +72,15 @@ def _read(plans: Plans, dialect: str, statement: str, cursor: Any) -> None:
         _postgresql(plans, name, (json.loads(found) if isinstance(found, str) else found)[0]["Plan"], limited=False)
     elif dialect == "sqlite":
         details = [row[3] for row in cursor.fetchall()]
-        plans.reads += [(name, _sqlite(detail)) for detail in details if "outbox" in detail.split()]
+        plans.reads += [
+            (name, _sqlite(detail, limited="LIMIT" in statement)) for detail in details if "outbox" in detail.split()
+        ]
     else:
         columns = [column[0] for column in cursor.description]
         for row in (dict(zip(columns, values, strict=True)) for values in cursor.fetchall()):
             if row["table"] == "outbox":
-                plans.reads.append((name, row["key"] if row["type"] not in ("ALL", "index") else "whole table"))
+                unbounded = ("ALL",) if "LIMIT" in statement else ("ALL", "index")
+                plans.reads.append((name, "whole table" if row["type"] in unbounded else row["key"]))
                 plans.sorts += [name] if "filesort" in (row["Extra"] or "") else []
 
 
@@ -93,7 +96,7 @@ def _postgresql(plans: Plans, name: str, node: Any, *, limited: bool) -> None:
         _postgresql(plans, name, child, limited=limited or node["Node Type"] == "Limit")
 
 
-def _sqlite(detail: str) -> str:
+def _sqlite(detail: str, *, limited: bool) -> str:
     if "INDEX " in detail:
         return detail.split("INDEX ")[1].split(" ")[0].rstrip(")")
-    return "PRIMARY" if detail.startswith("SEARCH") else "whole table"
+    return "PRIMARY" if detail.startswith("SEARCH") or limited else "whole table"
