@@ -16,7 +16,7 @@ from outbox import settings
 from outbox.audit import Audit, Finding, Kind, Scope, Untold, scope_of
 from outbox.brokers.ledger import CannotTell
 from outbox.cli import present
-from outbox.cli.options import BrokerUrl, DatabaseUrl, Origin, reachable, ready, seconds
+from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin, reachable, ready, seconds
 from outbox.cli.rows import OfTopic
 from outbox.envelope import origin_of
 from outbox.settings import Settings
@@ -41,13 +41,14 @@ def audit_command(
     older_than: Annotated[str, typer.Option(help="Age from which an open row counts as unfinished.")] = "10m",
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON, one object a line; counts come last.")] = False,
     database_url: DatabaseUrl = None,
+    named: Named = None,
     broker_url: BrokerUrl = None,
     origin: Origin = None,
 ) -> None:
     """Compares the rows of a time range with what the broker holds; exit code 1 where they disagree."""
     age, back = seconds(older_than, "--older-than"), _last(last, since, until)
     begin, end = _moment(since, "--since"), _moment(until, "--until")
-    loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
+    loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin, database=named)
     with ready(loaded) as database, reachable(database), _cannot_tell_is_told():
         now = AuditedRows(database).now()
         end = end or now

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from outbox import migrate, settings
-from outbox.cli.options import DatabaseUrl, opened, reachable
+from outbox.cli.options import DatabaseUrl, Named, opened, reachable
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError, SettingsError
 from outbox.store.database import parsed
@@ -24,9 +24,9 @@ class Dialect(StrEnum):
 
 
 @app.command()
-def upgrade(database_url: DatabaseUrl = None) -> None:
+def upgrade(database_url: DatabaseUrl = None, named: Named = None) -> None:
     """Brings the schema to this version; does nothing where it is there already."""
-    with opened(database_url, at_head=False) as database, reachable(database):
+    with opened(database_url, named, at_head=False) as database, reachable(database):
         with database.engine.connect() as connection:
             before = migrate.current(connection)
         migrate.upgrade(database)
@@ -35,9 +35,9 @@ def upgrade(database_url: DatabaseUrl = None) -> None:
 
 
 @app.command()
-def check(database_url: DatabaseUrl = None) -> None:
+def check(database_url: DatabaseUrl = None, named: Named = None) -> None:
     """Says whether the schema fits this version; exit code 1 if it does not."""
-    with opened(database_url, at_head=False) as database, reachable(database):
+    with opened(database_url, named, at_head=False) as database, reachable(database):
         try:
             migrate.check(database)
         except SchemaError as found:
@@ -50,6 +50,7 @@ def check(database_url: DatabaseUrl = None) -> None:
 def adopt(
     yes: Annotated[bool, typer.Option("--yes", help="Yes, this database is a copy.")] = False,
     database_url: DatabaseUrl = None,
+    named: Named = None,
 ) -> None:
     """Gives a copy of a database an identity of its own, so that it does not answer for the original's halves.
 
@@ -59,7 +60,7 @@ def adopt(
         raise SettingsError(
             "--yes: needed, since halves under way of this database become foreign to it: is it a copy?"
         )
-    with opened(database_url) as database, reachable(database):
+    with opened(database_url, named) as database, reachable(database):
         typer.echo(f"this database is {Identity(database).adopt()} from now on; restart its relays and check-backs")
 
 

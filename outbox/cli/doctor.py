@@ -10,7 +10,7 @@ import typer
 from outbox import settings
 from outbox.brokers.examiner import Examiner
 from outbox.cli import present
-from outbox.cli.options import BrokerUrl, DatabaseUrl, Origin
+from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin
 from outbox.cli.rows import AsJson
 from outbox.doctor.examination import examine
 from outbox.doctor.findings import Finding, Level, alarms
@@ -31,11 +31,12 @@ def doctor_command(
     group: Groups = None,
     as_json: AsJson = False,
     database_url: DatabaseUrl = None,
+    named: Named = None,
     broker_url: BrokerUrl = None,
     origin: Origin = None,
 ) -> None:
     """Examines broker, database and outbox; exit code 1 if there is a warning or a problem. Changes nothing."""
-    loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin)
+    loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin, database=named)
     with closing(open_database(loaded)) as database, _examiner(loaded) as examiner:
         findings = list(examine(loaded, database, examiner, topic or (), group or ()))
     if as_json:

@@ -33,9 +33,9 @@ def seconds(text: str, flag: str) -> float:
 
 
 @contextmanager
-def opened(database_url: str | None, *, at_head: bool = True) -> Iterator[Database]:
+def opened(database_url: str | None, named: str | None = None, *, at_head: bool = True) -> Iterator[Database]:
     """The database of a command that needs no broker; ``at_head``: its schema must be this version's."""
-    with ready(settings.load(database_url=database_url), at_head=at_head) as database:
+    with ready(settings.load(database_url=database_url, database=named), at_head=at_head) as database:
         yield database
 
 

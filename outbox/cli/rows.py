@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from outbox import settings
 from outbox.cli import present
-from outbox.cli.options import DatabaseUrl, opened, reachable, seconds
+from outbox.cli.options import DatabaseUrl, Named, opened, reachable, seconds
 from outbox.commits import OUTCOME_UNKNOWN
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
@@ -40,6 +41,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 InState = Annotated[State | None, typer.Option("--state", help="Only rows in this state.")]
 OfTopic = Annotated[str | None, typer.Option("--topic", help="Only rows of this topic.", callback=_utf8)]
 OfLane = Annotated[str | None, typer.Option("--lane", help="Only rows of this lane.", callback=_utf8)]
+OfReason = Annotated[str | None, typer.Option("--reason", help="Only rows whose reason has this.", callback=_utf8)]
+OfAge = Annotated[str | None, typer.Option("--older-than", help="Only rows added so long ago, such as 90m, 36h, 14d.")]
 OfKey = Annotated[str | None, typer.Option("--key", help="Only rows with this business key.", callback=_utf8)]
 
 
@@ -53,9 +56,10 @@ def status_command(
     exact: Annotated[bool, typer.Option("--exact", help="Count every row, which takes long on millions.")] = False,
     as_json: AsJson = False,
     database_url: DatabaseUrl = None,
+    named: Named = None,
 ) -> None:
     """Shows how many rows are in each state (~: an estimate), how late the oldest is, and who listens for checks."""
-    with _operations(database_url) as operations:
+    with _operations(database_url, named) as operations:
         figures = operations.figures(exact=exact)
         holders = operations.holders(_HELD)
     if as_json:
@@ -71,6 +75,8 @@ def status_command(
         )
         return
     about = {state: "~" if state in figures.estimated else "" for state in figures.rows}
+    if named:
+        typer.echo(f"database: {named}\n")
     present.as_table(["state", "rows"], ((state, f"{about[state]}{number}") for state, number in figures.rows.items()))
     typer.echo(f"\noldest due row: {figures.oldest_due:.1f} s")
     typer.echo(f"oldest decision that the broker has not confirmed: {figures.oldest_unsettled:.1f} s")
@@ -87,14 +93,18 @@ def list_command(
     topic: OfTopic = None,
     key: OfKey = None,
     lane: OfLane = None,
+    reason: OfReason = None,
+    older_than: OfAge = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many rows.")] = 50,
     after: Annotated[int, typer.Option(min=0, max=_MOST_ID, help="Only rows with a higher id.")] = 0,
     as_json: AsJson = False,
     database_url: DatabaseUrl = None,
+    named: Named = None,
 ) -> None:
     """Lists rows in the order of their ids, without payloads."""
-    with _operations(database_url) as operations:
-        found = operations.listed(Filter(state, topic, key, lane=lane), limit + 1, after)
+    with _operations(database_url, named) as operations:
+        which = Filter(state, topic, key, lane=lane, reason=reason, older_than=_seconds(older_than))
+        found = operations.listed(which, limit + 1, after)
     rows = found[:limit]
     if as_json:
         present.as_json(rows)
@@ -105,9 +115,9 @@ def list_command(
         typer.echo(f"more rows follow: --after {rows[-1]['id']}", err=True)
 
 
-def show_command(row_id: RowId, as_json: AsJson = False, database_url: DatabaseUrl = None) -> None:
+def show_command(row_id: RowId, as_json: AsJson = False, database_url: DatabaseUrl = None, named: Named = None) -> None:
     """Shows everything about one row."""
-    with _operations(database_url) as operations:
+    with _operations(database_url, named) as operations:
         row = operations.shown(row_id)
     if row is None:
         typer.echo(f"outbox: row {row_id}: there is no such row", err=True)
@@ -120,7 +130,9 @@ def requeue_command(
     row_ids: RowIds = None,
     state: InState = None,
     topic: OfTopic = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead rows (of --topic).")] = False,
+    reason: OfReason = None,
+    older_than: OfAge = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead rows.")] = False,
     even_if_visible: Annotated[
         bool, typer.Option(help="Also rows whose outcome is unknown: their message may be there, and come twice.")
     ] = False,
@@ -128,10 +140,12 @@ def requeue_command(
         bool, typer.Option(help="Also rows whose lane has gone on without them: their messages come late.")
     ] = False,
     database_url: DatabaseUrl = None,
+    named: Named = None,
 ) -> None:
-    """Puts rows back to be published: the named ones, or all in --state (dead by default) of --topic."""
-    source = _requeued_state(bool(row_ids), state, topic, everything)
-    with _operations(database_url) as operations:
+    """Puts rows back to be published: the named ones, or all in --state (dead by default) that the filters let by."""
+    which = Filter(state, topic, reason=reason, older_than=_seconds(older_than))
+    source = _requeued_state(bool(row_ids), state, everything or which != Filter())
+    with _operations(database_url, named) as operations:
         requeue = partial(operations.requeue, out_of_order=out_of_order)
         if row_ids:
             doubtful = () if even_if_visible else _doubtful(operations, row_ids)
@@ -139,7 +153,7 @@ def requeue_command(
             _leave(doubtful)
             return
         asked = count = 0
-        for ids in _pages(operations, Filter(source, topic), skip_doubtful=not even_if_visible):
+        for ids in _pages(operations, replace(which, state=source), skip_doubtful=not even_if_visible):
             asked += len(ids)
             count += len(requeue(ids))
     typer.echo(f"requeued {count} rows")
@@ -151,9 +165,10 @@ def cancel_command(
     row_ids: Annotated[list[int], typer.Argument(metavar="ID", min=1, max=_MOST_ID)],
     reason: Annotated[str, typer.Option(help="Why; kept with the row.", callback=_utf8)] = "cancelled by an operator",
     database_url: DatabaseUrl = None,
+    named: Named = None,
 ) -> None:
     """Makes sure that pending rows are never published, and lets the lanes go on that dead rows hold."""
-    with _operations(database_url) as operations:
+    with _operations(database_url, named) as operations:
         released = operations.release(row_ids)
         for row_id in released:
             typer.echo(f"row {row_id}: stays dead, its lane goes on")
@@ -170,6 +185,7 @@ def purge_command(
         typer.Option(help="Age of dead rows; by default OUTBOX_RETENTION_DEAD, and without it they are kept."),
     ] = None,
     database_url: DatabaseUrl = None,
+    named: Named = None,
 ) -> None:
     """Deletes delivered and cancelled rows that ended long enough ago, and dead ones if their age is named."""
     loaded = settings.load()
@@ -179,22 +195,23 @@ def purge_command(
         if dead_older_than is None
         else _age(dead_older_than, loaded.check_horizon, "--dead-older-than"),
     )
-    with opened(database_url) as database, reachable(database):
+    with opened(database_url, named) as database, reachable(database):
         deleted = sum(Retention(database).run(periods, _BATCH))
     typer.echo(f"deleted {deleted} rows")
 
 
 @contextmanager
-def _operations(database_url: str | None) -> Iterator[Operations]:
-    with opened(database_url) as database, reachable(database):
+def _operations(database_url: str | None, named: str | None) -> Iterator[Operations]:
+    with opened(database_url, named) as database, reachable(database):
         yield Operations(database)
 
 
-def _requeued_state(named: bool, state: State | None, topic: str | None, everything: bool) -> State:
+def _requeued_state(named: bool, state: State | None, filtered: bool) -> State:
     """The from-state of a bulk requeue. Cancelled rows come back only where they are asked for by that name."""
-    filtered = state is not None or topic is not None or everything
     if named == filtered:
-        raise typer.BadParameter("name the rows by ID, or choose them by --state, --topic or --all: one of the two")
+        raise typer.BadParameter(
+            "name the rows by ID, or choose them by --state, --topic, --reason, --older-than or --all: one of the two"
+        )
     source = State.DEAD if state is None else state
     if source not in sources_of(Move.REQUEUE):
         raise typer.BadParameter(f"{source}: {_rule(Move.REQUEUE)}", param_hint="--state")
@@ -260,6 +277,10 @@ def _why_not(row_id: int, row: dict[str, Any] | None, move: Move) -> str:
 
 def _rule(move: Move) -> str:
     return f"only {' or '.join(sources_of(move))} rows can be {_DONE[move]}"
+
+
+def _seconds(older_than: str | None) -> float | None:
+    return None if older_than is None else seconds(older_than, "--older-than")
 
 
 def _age(text: str, horizon: float, flag: str) -> float:

@@ -28,6 +28,8 @@ from outbox.wiring import open_broker
 from relay.events import LogEvents
 from relay.reporting import CountedEvents, FanOut
 
+#: That everything was opened and built, by the name that probes are told.
+_START: Final = "start"
 #: Seconds for a listener to end.
 _LEAVING: Final = 10.0
 
@@ -59,6 +61,7 @@ class Unit:
     def __init__(self, name: str, settings: Settings, boards: Boards, metrics: Metrics) -> None:
         self.name = name
         self.vitals = Vitals()
+        self.vitals.expect(_START)
         self._settings = settings
         self._boards = boards
         self._metrics = metrics
@@ -97,6 +100,7 @@ class Unit:
     def _run(self, run: Callable[[], object], stop: Callable[[], object]) -> None:
         """A stop may have come while the database was opened."""
         self._stop = stop
+        self.vitals.has(_START)  # by now everything else that it needs is expected
         if not self._stopping.is_set():
             run()
 

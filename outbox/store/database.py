@@ -1,12 +1,13 @@
 """A database as the daemons use it: a small pool of their own, short time-outs, one transaction per step."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from outbox.columns import MYSQL_FAMILY
@@ -28,6 +29,12 @@ _LOST_HOST = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
+
+#: The same in the socket's words (the last in milliseconds, Linux only).
+_LOST_HOST_OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+
+#: "This server takes no writes": SQLSTATE of PostgreSQL; MySQL's option_prevents_statement, transaction and server.
+_READ_ONLY = frozenset(("25006", 1290, 1792, 1836))
 
 #: Connections beyond the pool's size in a rush.
 _OVERFLOW = 2
@@ -53,6 +60,7 @@ class Database:
         self.most_connections = pool_size + _OVERFLOW
         self.engine = _opened(parsed(url), pool_size)
         event.listen(self.engine, "connect", self._on_connect)
+        event.listen(self.engine, "handle_error", _leave_demoted)
         if self.dialect == "sqlite":
             event.listen(self.engine, "begin", _begin_immediate)
 
@@ -91,12 +99,21 @@ class Database:
         self.engine.dispose()
 
     def _on_connect(self, dbapi_connection: Any, _record: object) -> None:
+        try:
+            self._set_up(dbapi_connection)
+        except BaseException:
+            dbapi_connection.close()  # the pool forgets a connection that never was one
+            raise
+
+    def _set_up(self, dbapi_connection: Any) -> None:
         for statement in self._session_settings():
             with_cursor = dbapi_connection.cursor()
             with_cursor.execute(statement)
             with_cursor.close()
         if self.dialect != "sqlite":
             dbapi_connection.commit()
+        if self.dialect in MYSQL_FAMILY:
+            _notice_lost_host(dbapi_connection)
 
     def _session_settings(self) -> list[str]:
         lock, statement = self._lock_timeout, self._statement_timeout
@@ -170,3 +187,20 @@ def _engine(url: URL, pool_size: int) -> Engine:
 def _begin_immediate(connection: Connection) -> None:
     """A deferred BEGIN that read first could not be upgraded once somebody else wrote (SQLITE_BUSY_SNAPSHOT)."""
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _notice_lost_host(dbapi_connection: Any) -> None:
+    """PyMySQL keeps connections alive at the system's pace, which is hours, and has no setting for another."""
+    socket_of = getattr(dbapi_connection, "_sock", None)
+    for name, value in _LOST_HOST_OPTIONS.items():
+        option = getattr(socket, name, None)
+        if option is not None and socket_of is not None and socket_of.family != getattr(socket, "AF_UNIX", None):
+            socket_of.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _leave_demoted(context: ExceptionContext) -> None:
+    """A server that was demoted keeps its connections, while its name may lead to another one: they are made anew."""
+    error = context.original_exception
+    code = getattr(error, "sqlstate", None) or next(iter(getattr(error, "args", ())), None)
+    if code in _READ_ONLY:
+        context.is_disconnect = True

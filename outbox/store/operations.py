@@ -17,7 +17,7 @@ from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
 from outbox.schema import REASON_LENGTH, outbox, set_aside, unsettled
 from outbox.store.change import Change, Ending, again_after, due, no_attempt, no_half
-from outbox.store.clock import utc_now
+from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.gauges import Figures, Gauges
 from outbox.store.lanes import Lanes
@@ -52,12 +52,21 @@ class Filter:
     key: str | None = None
     ids: Sequence[int] = ()
     lane: str | None = None
+    #: Part of the reason.
+    reason: str | None = None
+    #: Seconds since the row was added, at least.
+    older_than: float | None = None
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         """As SQL."""
         found: list[sa.ColumnElement[bool]] = [outbox.c.id.in_(list(self.ids))] if self.ids else []
         wanted = {name: getattr(self, name) for name in ("state", "topic", "key", "lane")}
-        return found + [outbox.c[name] == value for name, value in wanted.items() if value is not None]
+        found += [outbox.c[name] == value for name, value in wanted.items() if value is not None]
+        if self.reason is not None:
+            found.append(outbox.c.reason.contains(self.reason, autoescape=True))
+        if self.older_than is not None:
+            found.append(outbox.c.created_at <= utc_after(-self.older_than))
+        return found
 
 
 class Operations:

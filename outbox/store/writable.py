@@ -18,8 +18,10 @@ def why_not_writable(database: Database) -> str:
         with database.transaction():
             return ""
     with database.look() as connection:
-        read_only = connection.execute(sa.text(_question(database))).scalar_one()
-    return "the server is read-only: a standby, or set so" if read_only else ""
+        if not connection.execute(sa.text(_question(database))).scalar_one():
+            return ""
+        connection.invalidate()  # the server keeps it, while its name may lead to another one
+        return "the server is read-only: a standby, or set so"
 
 
 def _question(database: Database) -> str:

@@ -183,6 +183,23 @@ def test_a_bulk_requeue_takes_dead_rows_and_cancelled_ones_by_name_only(run: Com
     assert run("requeue", "--all").out == "requeued 0 rows\n"
 
 
+def test_a_bulk_requeue_is_chosen_by_reason_and_age(run: Command, database: Database) -> None:
+    # Given dead rows that were refused for different reasons, one of which was added long ago
+    illegal, busy, old = added(database, 3)
+    for row_id, reason in ((illegal, "code 13: 100% illegal"), (busy, "code 2: busy"), (old, "code 2: busy")):
+        force(database, row_id, state=State.DEAD, reason=reason)
+    force(database, old, created_at=utc_after(-7200))
+    # When they are listed and requeued by reason and age; Then those that fulfil all of it are meant, signs and all
+    listed = json.loads(run("list", "--json", "--state", "dead", "--reason", "0% ill").out)
+    assert [row["id"] for row in listed] == [illegal]
+    assert run("requeue", "--reason", "busy", "--older-than", "1h").out == "requeued 1 rows\n"
+    assert [state_of(database, it) for it in (illegal, busy, old)] == [State.DEAD, State.DEAD, State.PENDING]
+    assert run("requeue", "--reason", "nothing of the kind").out == "requeued 0 rows\n"
+    assert run("requeue", "--older-than", "1h").out == "requeued 0 rows\n"
+    assert run("requeue", "--older-than", "0s", "--topic", "payments").out == "requeued 2 rows\n"
+    assert run("requeue", "--older-than", "soon").code == 2
+
+
 def test_a_row_whose_message_may_be_visible_is_requeued_only_when_that_is_said(
     run: Command, database: Database
 ) -> None:

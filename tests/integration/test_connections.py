@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,13 @@ from outbox.store.database import Database
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the names of the socket options are Linux's")
-def test_a_host_that_vanished_is_noticed(postgres: str) -> None:
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
+def test_a_host_that_vanished_is_noticed(server: str, request: pytest.FixtureRequest) -> None:
     # Given a connection of a daemon
-    database = Database(postgres)
+    database = Database(request.getfixturevalue(server))
     with database.engine.connect() as connection:
-        number = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
+        driver: Any = connection.connection.driver_connection
+        number = driver.fileno() if server == "postgres" else driver._sock.fileno()
         # When its socket is asked
         with socket.socket(fileno=os.dup(number)) as own:
             idle, interval, count, unanswered = (

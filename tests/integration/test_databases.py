@@ -1,0 +1,204 @@
+"""Several databases served by one relay process, each by itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox.lifecycle import State
+from outbox.store.database import Database
+from tests.contracts.rig import eventually
+from tests.integration.commands import Command, in_process
+from tests.integration.rows import added, state_of
+from tests.integration.templates import migrated
+from tests.services.ports import free_port
+
+#: Generous: the machine may be busy.
+DEADLINE = 120.0
+
+FILE = """
+broker_url = "embedded:broker.db"
+origin = "shop"
+health_host = "127.0.0.1"
+health_port = {port}
+
+[[databases]]
+name = "east"
+url = "sqlite:///east.db"
+
+[[databases]]
+name = "west"
+url = "sqlite:///west.db"
+origin = "shop-west"
+
+[[databases]]
+name = "north"
+url = "sqlite:///north.db"
+"""
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> int:
+    """Where the daemons of ``tmp_path`` answer probes."""
+    number = free_port()
+    (tmp_path / "outbox.toml").write_text(FILE.format(port=number))
+    return number
+
+
+@pytest.fixture
+def east(tmp_path: Path) -> Iterator[Database]:
+    """A database at head."""
+    database = Database(migrated(f"sqlite:///{tmp_path}/east.db"))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def west(tmp_path: Path) -> Iterator[Database]:
+    """Another one."""
+    database = Database(migrated(f"sqlite:///{tmp_path}/west.db"))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Any]:
+    """Starts ``outbox …`` in ``tmp_path``; ends all that still run."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+        log = (tmp_path / f"{len(started)}.log").open("wb")
+        command = [sys.executable, "-m", "outbox", *arguments]
+        with log:
+            process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def probed(port: int, path: str) -> tuple[int, Any]:
+    """Status, and what was told; 0 while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+    except OSError:
+        return 0, {}
+
+
+def ready(port: int, name: str) -> bool:
+    return bool(probed(port, "/readyz")[1].get("databases", {}).get(name, {}).get("ready"))
+
+
+def test_one_that_is_away_does_not_touch_the_others(
+    tmp_path: Path, port: int, east: Database, west: Database, daemons: Any
+) -> None:
+    # Given three databases, one of which has no tables
+    rows = [(east, added(east, 20)), (west, added(west, 20))]
+    relay = daemons("relay")
+    # When one relay serves them; Then the others' rows are shipped
+    for database, ids in rows:
+        delivered = lambda database=database, ids=ids: all(state_of(database, it) is State.DELIVERED for it in ids)  # noqa: E731
+        eventually(delivered, DEADLINE, "the rows are delivered")
+    # And probes tell which one is the trouble
+    eventually(lambda: ready(port, "east") and ready(port, "west"), DEADLINE, "two are ready")
+    status, told = probed(port, "/readyz")
+    assert status == 503
+    assert not told["databases"]["north"]["ready"]
+    assert "outbox db upgrade" in told["databases"]["north"]["loops"]["north"]["error"]
+    assert probed(port, "/livez")[0] == 200
+    # When that is mended; Then it is served without a restart
+    north = Database(migrated(f"sqlite:///{tmp_path}/north.db"))
+    (late,) = added(north)
+    eventually(lambda: state_of(north, late) is State.DELIVERED, DEADLINE, "the late row is delivered")
+    eventually(lambda: probed(port, "/readyz")[0] == 200, DEADLINE, "all are ready")
+    north.close()
+    # When it is told to stop; Then it does, in good order
+    relay.send_signal(signal.SIGTERM)
+    assert relay.wait(DEADLINE) == 0
+
+
+def test_checks_of_databases_that_share_a_connection_are_answered_from_their_own(
+    tmp_path: Path, port: int, east: Database, west: Database, daemons: Any
+) -> None:
+    # Given two databases of one producer group, whose relay died between half and decision
+    both = FILE.format(port=port).split('[[databases]]\nname = "north"')[0]
+    settings = (
+        'group = "outbox-all"\nlease = 3\nsend_timeout = 1\ncommit_window = 1\ncheck_timeout = 1\ncheck_interval = 1\n'
+    )
+    (tmp_path / "outbox.toml").write_text(settings + both)
+    (in_east,), (in_west,) = added(east), added(west)
+    for name, database in (("east", east), ("west", west)):
+        environment = {**os.environ, "OUTBOX_TEST_FAULT": "relay.before_decide=kill", "OUTBOX_DATABASE": name}
+        died = subprocess.run(
+            [sys.executable, "-m", "outbox", "relay", "--no-checkback"],
+            cwd=tmp_path, env=environment, capture_output=True, timeout=DEADLINE, check=False,
+        )  # fmt: skip
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        assert {state_of(database, it) for it in ((in_east,) if name == "east" else (in_west,))} == {State.PENDING}
+    # When a check-back alone serves both; Then each half is committed by the word of its own database
+    daemons("checkback")
+    for database, row_id in ((east, in_east), (west, in_west)):
+        finished = lambda database=database, row_id=row_id: state_of(database, row_id) is State.DELIVERED  # noqa: E731
+        eventually(finished, DEADLINE, "the half is adopted")
+    eventually(lambda: probed(port, "/readyz")[0] == 200, DEADLINE, "it is ready")
+
+
+@pytest.fixture
+def run(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Commands in the folder of these databases."""
+    for name in [name for name in os.environ if name.startswith("OUTBOX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return in_process(monkeypatch, capsys)
+
+
+def test_commands_are_about_the_database_that_is_named(run: Command, east: Database, west: Database) -> None:
+    # Given a row in one of them
+    (row_id,) = added(west)
+    # When commands name it; Then they are about it
+    assert json.loads(run("status", "--json", "--database", "west").out)["rows"][State.PENDING] == 1
+    assert json.loads(run("status", "--json", "--database", "east").out)["rows"][State.PENDING] == 0
+    assert "database: west" in run("status", "--database", "west").out
+    assert run("cancel", row_id, "--database", "west").code == 0
+    assert state_of(west, row_id) is State.CANCELLED
+    assert run("requeue", row_id, "--database", "west").code == 0
+    assert run("show", row_id, "--database", "east").code == 2
+    doctor = json.loads(run("doctor", "--json", "--database", "east").out)
+    assert any(it["id"] == "database-reachable" for it in doctor)
+    # When none is named; Then each says which there are
+    for command in ("status", "list", "doctor", "audit"):
+        done = run(command)
+        assert done.code == 2
+        assert "--database: east, west, north" in done.err
+
+
+def test_health_asks_the_daemon_of_this_host(
+    run: Command, east: Database, west: Database, port: int, daemons: Any
+) -> None:
+    # Given no daemon, Then the command says so
+    assert run("health").code == 2
+    # When there is one that is alive and not ready
+    daemons("relay")
+    eventually(lambda: ready(port, "east"), DEADLINE, "one is ready")
+    # Then it tells both
+    assert run("health", "--live").code == 0
+    done = run("health")
+    assert done.code == 1
+    assert json.loads(done.out)["databases"]["east"]["ready"]
