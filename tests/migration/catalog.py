@@ -22,6 +22,10 @@ _POSTGRESQL = (
     SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid)
     FROM pg_constraint WHERE connamespace = 'public'::regnamespace
     """,
+    """
+    SELECT 'storage', oid::regclass::text, option FROM pg_class, unnest(reloptions) AS option
+    WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+    """,
     "SELECT 'index', tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
 )
 
