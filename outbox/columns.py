@@ -40,6 +40,10 @@ class ExactText(TypeDecorator[str]):
         """Text again."""
         return value.decode() if isinstance(value, bytes) else value
 
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """None where the driver gives text: a call for each value of each row is dear."""
+        return super().result_processor(dialect, coltype) if dialect.name in MYSQL_FAMILY else None
+
 
 class Instant(TypeDecorator[datetime]):
     """A moment in UTC with microseconds; Python sees aware datetimes only."""

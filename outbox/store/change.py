@@ -62,18 +62,17 @@ class Change:
 
     def apply(self, connection: Connection, rows: Iterable[Mapping[str, object]], **parameters: object) -> list[int]:
         """Changes the rows that pass; the ids of those, in order."""
-        return sorted(row.id for row in self._changed(connection, rows, parameters))
+        return sorted(row_id for row_id, *_ in self._changed(connection, rows, parameters))
 
     def _changed(
         self, connection: Connection, rows: Iterable[Mapping[str, object]], parameters: dict[str, Any]
     ) -> Sequence[sa.Row[Any]]:
-        by_id = {row["id"]: row for row in rows}
-        if not by_id:
+        if not (given_rows := list(rows)):
             return []
-        parameters |= batch(by_id.values())
         if self._at_once:
-            return connection.execute(self._write, parameters).all()
-        changed = connection.execute(self._lock, parameters).all()
+            return connection.execute(self._write, parameters | batch(given_rows)).all()
+        by_id = {row["id"]: row for row in given_rows}
+        changed = connection.execute(self._lock, parameters | batch(by_id.values())).all()
         if changed:
             connection.execute(self._write, parameters | batch(by_id[row.id] for row in changed))
         return changed
@@ -103,8 +102,8 @@ class Ending(Change):
     def end(self, connection: Connection, rows: Iterable[Mapping[str, object]], **parameters: object) -> Left:
         """Ends the rows that pass; the lanes that they left go on in the same transaction (``Lanes.go_on``)."""
         ended = self._changed(connection, rows, parameters)
-        lanes = frozenset(row.lane_left for row in ended if row.lane_left is not None)
-        return Left(sorted(row.id for row in ended), lanes)
+        lanes = frozenset(row[-1] for row in ended if row[-1] is not None)
+        return Left(sorted(row[0] for row in ended), lanes)
 
 
 def _state_of_named_row() -> ColumnElement[str]:

@@ -6,9 +6,11 @@ runs out and the next claim draws a new token, which turns every half of the dea
 Of a lane only the head is claimed; rows that stand behind it are parked in the same transaction (``store.lanes``).
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -52,12 +54,14 @@ _CLAIMED = (
     outbox.c.tag,
     outbox.c.payload,
     outbox.c.content_type,
-    outbox.c.headers,
+    sa.cast(outbox.c.headers, sa.Text()).label("headers"),  # most rows have none, which needs no parser
     outbox.c.lane,
     outbox.c.mode,
     outbox.c.failures,
     outbox.c.attempts,
 )
+_NO_HEADERS: Final = "{}"
+_MODES: Final = {mode.value: mode for mode in Mode}
 
 #: Transactions of one claim at most, where rows that it meets have to be parked.
 _ROUNDS = 16
@@ -147,7 +151,8 @@ def _take_at_once() -> "Take":
     chosen = sa.select(measured.c.id, measured.c.place).where(fits).cte("chosen")
     take = outbox.update().where(outbox.c.id == chosen.c.id).values(**_leased())
     statement = take.returning(*_CLAIMED, chosen.c.place)
-    return lambda connection, parameters: sorted(connection.execute(statement, parameters), key=lambda row: row.place)
+    by_place = itemgetter(-1)
+    return lambda connection, parameters: sorted(connection.execute(statement, parameters), key=by_place)
 
 
 class _TakeInSteps:
@@ -183,6 +188,7 @@ def _within(max_bytes: int, sizes: Iterable[Any]) -> list[int]:
 
 
 def _attempt(row: Any, fresh: str) -> Attempt:
-    row_id, topic, key, tag, payload, content_type, headers, lane, mode, failures, attempts, *_ = row
-    shown = (row_id, topic, key, tag, payload, content_type, headers, lane, Mode(mode), failures, attempts)
-    return Attempt(*shown, token=fresh, lease_id=fresh)
+    row_id, topic, key, tag, payload, content_type, given_headers, lane, mode, failures, attempts, *_ = row
+    headers = {} if given_headers == _NO_HEADERS else json.loads(given_headers)
+    shown = (row_id, topic, key, tag, payload, content_type, headers, lane, _MODES[mode], failures, attempts)
+    return Attempt(*shown, fresh, fresh)

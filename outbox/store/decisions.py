@@ -184,7 +184,8 @@ def _given(attempt: Attempt) -> dict[str, object]:
 
 
 def _winner(it: Winner) -> dict[str, object]:
-    return _given(it.attempt) | half_values(it.half)
+    attempt = it.attempt
+    return {"id": attempt.row_id, "token": attempt.token, "lease": attempt.lease_id, **half_values(it.half)}
 
 
 def _refused(it: Refusal) -> dict[str, object]:
