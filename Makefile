@@ -52,7 +52,7 @@ examples: services ## The examples in full: 2,000 orders and 20,000 events, embe
 	@$(RUN) -m tests.acceptance.examples
 
 conformance: services ## What make test leaves out for its length: each contract on each RocketMQ release, a full disk, a crash under lanes
-	@OUTBOX_TEST_LONG=1 $(RUN) -m pytest $(if $(ARGS),$(ARGS),tests/contracts/test_versions.py tests/integration/test_remoting_faults.py tests/integration/consumer/test_orderly.py)
+	@OUTBOX_TEST_LONG=1 $(RUN) -m pytest $(if $(ARGS),$(ARGS),tests/contracts/test_versions.py tests/integration/test_remoting_faults.py tests/integration/test_relay_failures.py tests/integration/consumer/test_orderly.py)
 
 services: $(DEVELOPMENT)
 	@.ci/services.sh
