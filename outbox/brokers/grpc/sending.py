@@ -133,10 +133,11 @@ def _request(message: Outgoing, route: Route, kind: Kind[Any]) -> Any:
     sent = request.messages.add()
     sent.topic.name = message.topic
     sent.body = message.body
-    sent.user_properties.update(message.properties)
+    properties = dict(message.properties)
+    deliver_at = properties.pop(DELIVER_AT, None)
+    sent.user_properties.update(properties)
     group = message.lane or (message.unique_id if route.fifo else "")
     system = sent.system_properties
-    deliver_at = sent.user_properties.pop(DELIVER_AT, None)
     if deliver_at is not None:
         system.delivery_timestamp.FromMilliseconds(int(deliver_at))
     system.message_id = message.unique_id

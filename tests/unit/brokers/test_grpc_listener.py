@@ -172,9 +172,7 @@ def test_settings_without_an_answer_make_a_new_stream(
     assert proxy.told == [("payments",)] * 2
 
 
-def test_one_thing_is_told_at_a_time(
-    proxy: ScriptedProxy, broker: GrpcBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_thing_is_told_at_a_time(proxy: ScriptedProxy, broker: GrpcBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a proxy that has not answered the first settings: two first answers at once would break the stream there
     monkeypatch.setattr("outbox.brokers.grpc.streams.WITHIN", 0.5)
     answers = iter([False])
