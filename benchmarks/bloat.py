@@ -3,10 +3,11 @@
     python -m benchmarks.bloat [--rows 1000000] [--wave 10000] [--defaults]
 
 Rows come in waves and are claimed, decided and settled by the relay's own statements as fast as they run, in two
-threads, with nothing sent; autovacuum runs as a server does by itself. ``--defaults`` takes the table's own settings
-for autovacuum away first. The last line is one JSON object: ``dead`` rows at the end and at most, ``table_mb`` and
-``index_mb`` beside what they are once rewritten (``…_packed``), ``claim_index_mb`` at most and at the end, ``hot``
-updates of all ``updates``, ``vacuums``, ``rows_per_s``, and the median of a claim in the first and in the last tenth.
+threads, with nothing sent: a day of many services within minutes. So autovacuum looks around each second instead of
+each minute. ``--defaults`` takes the table's own settings for it away first. The last line is one JSON object: ``dead``
+rows at the end and at most, ``table_mb`` and ``index_mb`` beside what they are once rewritten (``…_packed``),
+``claim_index_mb`` at most and at the end, ``hot`` updates of all ``updates``, ``vacuums``, ``rows_per_s``, and the
+median of a claim in the first and in the last tenth.
 """
 
 import argparse
