@@ -35,6 +35,9 @@ from relay.timing import backoff
 
 Result = Prepared | Publication
 
+#: Claims of a row that met an outage after which it goes back to its place; later ones make it wait.
+_AT_ONCE = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -151,13 +154,13 @@ class Pass:
                 case Outage(reason, partial=True):
                     returns.append(Return(attempt, self._patience(attempt), reason=reason))
                 case Outage(reason):
-                    returns.append(Return(attempt, delay, reason=reason))
+                    returns.append(Return(attempt, self._aside(attempt, delay), reason=reason))
         return Outcomes(winners, published, refusals, returns)
 
     def _reachability(self, results: Sequence[tuple[Attempt, Result]]) -> float | None:
         """Tells the breaker whether the broker took part; the seconds that rows of an outage wait, None: they go back
-        to their places, since the breaker waits for them. A row that failed where the broker answered a ping steps
-        aside, so that the next one is tried.
+        to their places, since the breaker waits for them, or the broker was busy with others. A row that failed where
+        the broker answered a ping steps aside, so that the next one is tried.
 
         The trouble of one topic, or of one broker among several, says nothing about the others: it stops no pass.
         """
@@ -176,7 +179,16 @@ class Pass:
             pause = breaker.outage()
             self._stage.events.outage(away[0], pause)
             return pause if probing else None
-        return self._stage.settings.outage_delay
+        return None
+
+    def _aside(self, attempt: Attempt, delay: float | None) -> float | None:
+        """A row that was claimed often is not taken up at once again: it may be the reason of its outages itself."""
+        settings = self._stage.settings
+        if delay is None and attempt.attempts > _AT_ONCE:
+            return backoff(
+                attempt.attempts - _AT_ONCE, first=settings.outage_delay, most=settings.outage_delay_most, jitter=0
+            )
+        return delay
 
     def _patience(self, attempt: Attempt) -> float:
         """Seconds that a row waits for its topic; many rows that are tried in vain must not crowd out the others."""

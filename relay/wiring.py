@@ -103,6 +103,7 @@ def _due(database: Database, loop: Pulse, events: Events) -> Callable[[], float 
     next_due = NextDue(database)
 
     def due() -> float | None:
+        """As ``NextDue.claim``."""
         loop.beat()
         try:
             found = next_due.claim()

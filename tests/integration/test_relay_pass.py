@@ -205,6 +205,25 @@ def test_rows_that_met_an_outage_keep_their_place(database: Database) -> None:
     assert [int(it.properties["outbox-id"]) for it in relay.broker.prepared] == old + young
 
 
+def test_a_row_that_a_busy_broker_did_not_take_goes_first_but_not_for_ever(database: Database) -> None:
+    # Given a broker that is too busy for the oldest row, and takes the others
+    first, *others = added(database, 3)
+    relay = Relay(database)
+    relay.broker.on_prepare = lambda it: (
+        Outage("busy") if it.properties["outbox-id"] == str(first) else Stored(relay.broker.half(it))
+    )
+    # When a pass is over; Then the row is tried again at once, and is not charged
+    assert relay.run() == 3
+    assert relay.run() == 1
+    assert column(database, first, "failures") == 0
+    # When it was tried often; Then it waits between two tries
+    force(database, first, attempts=10)
+    relay.breaker.success()
+    assert relay.run() == 1
+    assert relay.run() == 0
+    assert [state_of(database, it) for it in others] == [State.DELIVERED] * 2
+
+
 def test_a_row_that_fails_where_the_broker_answers_steps_aside(database: Database) -> None:
     # Given a broker that answers pings, and takes every row but the oldest
     first, second = added(database, 2)
