@@ -167,7 +167,9 @@ VACUUM = {
     "autovacuum_vacuum_cost_limit": "1000",
     "vacuum_index_cleanup": "on",
 }
-_vacuum = sa.DDL(f"ALTER TABLE outbox SET ({', '.join(f'{name} = {value}' for name, value in VACUUM.items())})")
+_vacuum = sa.DDL(  # type: ignore[no-untyped-call]
+    f"ALTER TABLE outbox SET ({', '.join(f'{name} = {value}' for name, value in VACUUM.items())})"
+)
 sa.event.listen(outbox, "after_create", _vacuum.execute_if(dialect="postgresql"))
 
 #: What transactions lock for a lane on MariaDB and MySQL, which have no advisory locks that end with a transaction.
