@@ -1,0 +1,95 @@
+"""A relay whose own loops die: each is started again, and probes tell."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox.health.pulse import Life
+from outbox.store.claims import Claims
+from outbox.store.database import Database
+from relay.daemon import LOOP
+from relay.reconciler import Reconciler
+from tests.integration.rows import added
+from tests.integration.running import RunningRelay
+
+
+@pytest.fixture
+def database(sqlite_copies: Any, tmp_path: Path) -> Iterator[Database]:
+    """A fresh database at head; whose it is does not matter here."""
+    with sqlite_copies(tmp_path) as url:
+        database = Database(url)
+        yield database
+        database.close()
+
+
+def dying(works: Callable[..., Any], times: int) -> Callable[..., Any]:
+    """What dies so often before it works."""
+    calls = itertools.count()
+
+    def call(*arguments: Any, **more: Any) -> Any:
+        if next(calls) < times:
+            raise ZeroDivisionError("a fault of our own")
+        return works(*arguments, **more)
+
+    return call
+
+
+def test_the_claiming_loop_is_started_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a fault that no one expects, in more claims than there are passes
+    monkeypatch.setattr(Claims, "claim", dying(Claims.claim, 3))
+    added(database, 30)
+    relay = RunningRelay(database)
+    # When the relay runs
+    relay.starts()
+    # Then the loop dies of it, which probes tell, and is started again
+    relay.comes_to("it died", lambda: relay.vitals.signs()[LOOP].life is Life.RESTARTING)
+    assert "a fault of our own" in relay.vitals.faults()[LOOP]
+    assert relay.vitals.live()
+    relay.turns_green()
+    # And every row is shipped
+    relay.comes_to("all are visible", lambda: len(relay.broker.visible) == 30)
+    relay.stops()
+    assert set(relay.broker.visible.values()) == {1}
+    assert relay.vitals.signs()[LOOP].deaths == 3
+    assert {sign.life for sign in relay.vitals.signs().values()} >= {Life.STOPPED}
+
+
+def test_scheduled_work_runs_again_after_a_fault(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a reconciler that fails twice
+    monkeypatch.setattr(Reconciler, "run", dying(Reconciler.run, 2))
+    relay = RunningRelay(database)
+    # When the relay runs; Then that shows, the other loops go on, and it is well again by itself
+    relay.starts()
+    added(database, 5)
+    relay.comes_to("it died", lambda: relay.vitals.signs()["reconcile"].deaths == 2)
+    relay.comes_to("all are visible", lambda: len(relay.broker.visible) == 5)
+    relay.turns_green()
+    relay.stops()
+
+
+def test_a_pass_that_fails_ends_no_loop(database: Database) -> None:
+    # Given a broker's transport with a fault of its own in the first pass
+    relay = RunningRelay(database, lease=4.0)
+    faults = itertools.count()
+
+    def fails_once() -> None:
+        if next(faults) == 0:
+            raise ZeroDivisionError("a fault of our own")
+
+    relay.broker.before_prepare = fails_once
+    with relay:
+        # When rows are added; Then they wait for their lease and are shipped
+        added(database, 5)
+        relay.finishes(5)
+
+
+def test_a_relay_that_drains_is_not_ready(database: Database) -> None:
+    relay = RunningRelay(database)
+    with relay:
+        assert relay.vitals.ready()
+        relay.daemon.stop()
+        assert not relay.vitals.ready()
+        assert relay.vitals.live()
