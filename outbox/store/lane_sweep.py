@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from outbox.columns import ExactText
+from outbox.columns import MYSQL_FAMILY, ExactText
 from outbox.schema import LANE_KEY_BYTES, outbox
 from outbox.store.database import Database
 from outbox.store.lanes import Lanes
@@ -27,12 +27,13 @@ class LaneSweep:
         self._database = database
         self._lanes = Lanes(database.dialect)
         self._most = lanes
+        self._tour = _loose_tour() if database.dialect in MYSQL_FAMILY else _recursive_tour()
         self._after = ""
 
     def run(self) -> list[int]:
         """Un-parks the heads of the next lanes of the tour; their ids, which are the ones that were forgotten."""
         with self._database.look() as connection:
-            found = connection.execute(_TOUR, {"after": self._after, "most": self._most}).scalars().all()
+            found = connection.execute(self._tour, {"after": self._after, "most": self._most}).scalars().all()
             stuck = self._lanes.stuck(connection, found)
         self._after = found[-1] if len(found) == self._most else ""
         if not stuck:
@@ -42,7 +43,14 @@ class LaneSweep:
             return self._lanes.go_on(connection, stuck)
 
 
-def _tour() -> sa.Select[Any]:
+def _loose_tour() -> sa.Select[Any]:
+    """Up to ``:most`` lanes behind ``:after``: MySQL steps from group to group, and cannot bound an index by a row."""
+    after = sa.bindparam("after", type_=_KEY)
+    lanes = sa.select(outbox.c.open_lane).where(outbox.c.open_lane > after).group_by(outbox.c.open_lane)
+    return lanes.order_by(outbox.c.open_lane).limit(sa.bindparam("most", type_=sa.Integer()))
+
+
+def _recursive_tour() -> sa.Select[Any]:
     """Up to ``:most`` lanes behind ``:after``: each the first entry of the index that is greater than the last one."""
 
     def following(lane: sa.ColumnElement[str]) -> sa.ScalarSelect[str]:
@@ -54,6 +62,3 @@ def _tour() -> sa.Select[Any]:
     more = sa.and_(tour.c.lane.is_not(None), tour.c.place < sa.bindparam("most", type_=sa.Integer()))
     tour = tour.union_all(sa.select(following(tour.c.lane), tour.c.place + 1).where(more))
     return sa.select(tour.c.lane).where(tour.c.lane.is_not(None)).order_by(tour.c.place)
-
-
-_TOUR: Final = _tour()

@@ -23,6 +23,7 @@ from outbox.store.decisions import Decisions, Outcomes, Published, Refusal, Retu
 from outbox.store.lane_sweep import LaneSweep
 from outbox.store.lanes import Lanes
 from outbox.store.operations import Operations
+from tests.integration.plans import analyze, planned
 from tests.integration.producers import KINDS, Service
 from tests.integration.rows import added, column, force, half_of, producer, state_of
 
@@ -391,3 +392,26 @@ def test_rows_without_a_lane_cost_no_statement(database: Database) -> None:
     without, more = {"postgresql": (3, 3), "sqlite": (7, 2), "mysql": (5, 3)}[database.dialect]
     assert statements_of(None) == without
     assert statements_of(LANE) == without + more
+
+
+@pytest.mark.parametrize("statistics", ["stale", "fresh"])
+def test_the_head_of_a_lane_is_one_entry_of_one_index(database: Database, statistics: str) -> None:
+    # Given a lane that many stand in, and many that stand in none
+    heads = [added(database, 300, lane=lane)[0] for lane in ("a", "b")]
+    added(database, 300)
+    assert set(claimed(database, 1000)) >= set(heads)
+    if statistics == "fresh":
+        analyze(database)
+    # When rows of lanes are claimed, ended and swept
+    with planned(database) as plans:
+        added(database, lane="a")
+        claimed(database)
+        Operations(database).cancel(heads, "no longer wanted")
+        assert len(attempts(database)) == 2
+        assert LaneSweep(database).run() == []
+    # Then heads are looked up, and lanes toured, in the index of the lanes alone
+    words = ("SELECT given.lane", "WITH RECURSIVE tour", "SELECT outbox.open_lane")
+    looks = [(text, how) for text, how in plans.reads if text.startswith(words)]
+    assert {how for _, how in looks} == {"ix_outbox_open_lane"}
+    assert len({text for text, _ in looks}) == 2
+    assert not {text for text, _ in looks} & set(plans.sorts)
