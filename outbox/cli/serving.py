@@ -15,6 +15,7 @@ import checkback.wiring
 import relay.wiring
 from outbox.brokers.base import Broker
 from outbox.brokers.shared import Switchboard
+from outbox.cli.figures import FreshFigures, register_figures
 from outbox.cli.options import reachable, ready
 from outbox.envelope import origin_of
 from outbox.health.metrics import Metrics
@@ -23,6 +24,7 @@ from outbox.health.supervisor import Supervisor
 from outbox.health.vitals import Vitals
 from outbox.settings import Settings, served
 from outbox.store.database import Database
+from outbox.store.gauges import Gauges
 from outbox.store.identity import Identity
 from outbox.wiring import open_broker
 from relay.events import LogEvents
@@ -115,6 +117,7 @@ class Unit:
     def _opened(self) -> Iterator[tuple[Database, Broker]]:
         with ready(self._settings) as database, reachable(database):
             origin = origin_of(self._settings.service, Identity(database).database_id())
+            register_figures(self._metrics, FreshFigures(Gauges(database).figures), self.name)
             with closing(self._boards.get(self._settings).line(origin)) as broker:
                 yield database, broker
 

@@ -123,6 +123,11 @@ def test_one_that_is_away_does_not_touch_the_others(
     assert not told["databases"]["north"]["ready"]
     assert "outbox db upgrade" in told["databases"]["north"]["loops"]["north"]["error"]
     assert probed(port, "/livez")[0] == 200
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        metrics = answer.read().decode()
+    assert f'outbox_rows{{database="east",state="{State.DELIVERED}"}} 20' in metrics
+    assert 'outbox_oldest_due_seconds{database="west"} 0' in metrics
+    assert 'outbox_delivered_rows_total{database="west"} 20' in metrics
     # When that is mended; Then it is served without a restart
     north = Database(migrated(f"sqlite:///{tmp_path}/north.db"))
     (late,) = added(north)

@@ -1,6 +1,7 @@
 """A relay whose own loops die: each is started again, and probes tell."""
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 
 from outbox.health.pulse import Life
+from outbox.lifecycle import State
 from outbox.store.claims import Claims
 from outbox.store.database import Database
 from relay.daemon import LOOP
 from relay.reconciler import Reconciler
-from tests.integration.rows import added
-from tests.integration.running import RunningRelay
+from tests.integration.rows import added, column, state_of
+from tests.integration.running import DEADLINE, RunningRelay
 
 
 @pytest.fixture
@@ -93,3 +95,27 @@ def test_a_relay_that_drains_is_not_ready(database: Database) -> None:
         relay.daemon.stop()
         assert not relay.vitals.ready()
         assert relay.vitals.live()
+
+
+def test_a_drain_leaves_no_lease_behind(database: Database) -> None:
+    # Given a relay whose passes are under way when it is told to stop, and rows behind them
+    relay = RunningRelay(database)
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        under_way.set()
+        go_on.wait(DEADLINE)
+
+    relay.broker.before_prepare = slow
+    with relay:
+        ids = added(database, 100)
+        assert under_way.wait(DEADLINE)
+        relay.daemon.stop()
+        go_on.set()
+    # Then the halves in flight were decided and ended, and every other row can be claimed at once
+    states = [state_of(database, it) for it in ids]
+    assert set(states) <= {State.DELIVERED, State.PENDING}
+    assert states.count(State.DELIVERED) == len(relay.broker.visible) >= 20
+    waiting = [it for it, state in zip(ids, states, strict=True) if state is State.PENDING]
+    assert [it for it in waiting if column(database, it, "lease_id") or column(database, it, "token")] == []
+    assert len(Claims(database).claim(100, 1 << 24, 30)) == len(waiting) > 0

@@ -1,0 +1,74 @@
+"""The outbox in figures, for scrapers: read when somebody asks, and not more often than every few seconds."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from outbox.clock import monotonic
+from outbox.health.metrics import Metrics
+from outbox.lifecycle import State
+from outbox.store.gauges import Figures
+
+_log = logging.getLogger(__name__)
+
+#: Seconds for which figures are told again.
+_FRESH: Final = 10.0
+
+
+class FreshFigures:
+    """Thread-safe; a database that cannot be asked has no figures."""
+
+    def __init__(self, read: Callable[[], Figures], now: Callable[[], float] = monotonic) -> None:
+        self._read = read
+        self._now = now
+        self._figures: Figures | None = None
+        self._until = 0.0
+        self._lock = threading.Lock()
+
+    def get(self) -> Figures | None:
+        """As of now, or of a few seconds ago."""
+        with self._lock:
+            if self._now() >= self._until:
+                self._figures = self._asked()
+                self._until = self._now() + _FRESH
+            return self._figures
+
+    def _asked(self) -> Figures | None:
+        try:
+            return self._read()
+        except SQLAlchemyError as error:
+            _log.info("no figures: %s", error)
+            return None
+
+
+def register_figures(metrics: Metrics, figures: FreshFigures, database: str) -> None:
+    """Adds rows by state and the two ages of ``outbox status``."""
+
+    def number(of: Callable[[Figures], float]) -> Callable[[], float | None]:
+        def read() -> float | None:
+            """None: the database cannot be asked."""
+            found = figures.get()
+            return None if found is None else float(of(found))
+
+        return read
+
+    for state in State:
+        rows = number(lambda it, state=state: it.rows[state])  # type: ignore[misc]
+        metrics.gauge(
+            "outbox_rows", "Rows by state; estimates where there are many.", rows, database=database, state=state
+        )
+    metrics.gauge(
+        "outbox_oldest_due_seconds",
+        "For how long the oldest due row has waited.",
+        number(lambda it: it.oldest_due),
+        database=database,
+    )
+    metrics.gauge(
+        "outbox_oldest_unsettled_seconds",
+        "Age of the oldest decision that the broker has not confirmed.",
+        number(lambda it: it.oldest_unsettled),
+        database=database,
+    )
