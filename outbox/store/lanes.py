@@ -157,12 +157,17 @@ def _heads(dialect: str) -> sa.Select[Any]:
     if dialect in MYSQL_FAMILY:  # as the column: a comparison of text with bytes is no look-up in an index
         named = sa.cast(named, sa.BINARY(LANE_KEY_BYTES))
 
-    def head(column: sa.ColumnElement[Any]) -> sa.Label[Any]:
-        """A column of the first entry of the lane's index."""
-        first = sa.select(column).where(outbox.c.open_lane == named)
-        return first.order_by(outbox.c.open_lane, outbox.c.id).limit(1).scalar_subquery().label(column.key)
+    def first(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """The first entry of the lane's index."""
+        standing = sa.select(*columns).where(outbox.c.open_lane == named)
+        return standing.order_by(outbox.c.open_lane, outbox.c.id).limit(1)
 
-    return sa.select(lanes.c.lane, head(outbox.c.id), head(outbox.c.parked))
+    columns = (outbox.c.id, outbox.c.parked)
+    if dialect == "postgresql":
+        head = first(*columns).lateral("head")
+        return sa.select(lanes.c.lane, head.c.id, head.c.parked).select_from(lanes.outerjoin(head, sa.true()))
+    looked_up = [first(column).scalar_subquery().label(column.key) for column in columns]
+    return sa.select(lanes.c.lane, *looked_up)
 
 
 def _lock(connection: Connection, lanes: Iterable[str]) -> None:
