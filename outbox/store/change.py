@@ -25,8 +25,8 @@ class Change:
 
     The rows that pass are locked in the order of their ids (two batches can never wait for each other), rows that
     another transaction holds are skipped; then the locked ones are written. PostgreSQL does both in one statement, the
-    others in two within the caller's transaction. The ids that come back are the ones that changed; one that is missing
-    was decided by somebody else, which is a normal outcome.
+    others in two within the caller's transaction (SQLite in one, where nothing else is told). The ids that come back
+    are the ones that changed; one that is missing was decided by somebody else, which is a normal outcome.
 
     ``compare`` and ``values`` are functions of the given rows' columns, so that each row brings values of its own.
     """
@@ -44,15 +44,19 @@ class Change:
     ) -> None:
         """``telling``: what else comes back of the rows that changed, as it was before, under these names."""
         rows = given(dialect, {"id": int, **(columns or {})})
+        conditions = (_state_of_named_row().in_(list(sources)), compare(rows.c))
         told = [value.label(name) for name, value in telling.items()]
         passing = selecting(dialect, rows, outbox.c.id, *(column for column in rows.c if column.name != "id"), *told)
-        passing = passing.where(_state_of_named_row().in_(list(sources)), compare(rows.c)).order_by(outbox.c.id)
+        passing = passing.where(*conditions).order_by(outbox.c.id)
         self._lock = passing.with_for_update(of=outbox, skip_locked=not wait)
-        self._at_once = dialect == "postgresql"
-        target = self._lock.cte("locked") if self._at_once else rows
+        # SQLite's transaction has the one write lock already, and its RETURNING names what is written alone.
+        self._at_once = dialect == "postgresql" or (dialect == "sqlite" and not telling)
+        target = self._lock.cte("locked") if dialect == "postgresql" else rows
         self._write = updating(dialect, target, values(target.c))
         if self._at_once:
             self._write = self._write.returning(outbox.c.id, *(target.c[name] for name in telling))
+        if self._at_once and dialect == "sqlite":
+            self._write = self._write.where(*conditions)
 
     @classmethod
     def of_move(cls, dialect: str, move: Move, **how: Any) -> Self:

@@ -156,13 +156,16 @@ def _take_at_once() -> "Take":
 
 
 class _TakeInSteps:
-    """Candidates, lease and look in three statements, where UPDATE cannot return what it joined."""
+    """Candidates, lease and look in three statements, where UPDATE cannot return what it joined; SQLite's returns what
+    it wrote, which spares the look."""
 
     def __init__(self, dialect: str) -> None:
-        chosen = given(dialect, {"id": int})
-        self._candidates = _candidates()
-        self._lease = updating(dialect, chosen, _leased())
-        self._read = selecting(dialect, chosen, *_CLAIMED)
+        chosen, candidates = given(dialect, {"id": int}), _candidates()
+        self._candidates = candidates.with_only_columns(outbox.c.id, candidates.selected_columns["size"])
+        lease = updating(dialect, chosen, _leased())
+        returns = dialect == "sqlite"
+        self._lease: Any = lease.returning(*_CLAIMED) if returns else lease
+        self._read = None if returns else selecting(dialect, chosen, *_CLAIMED)
 
     def __call__(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
         """The leased rows, oldest first."""
@@ -170,8 +173,9 @@ class _TakeInSteps:
         chosen = _within(parameters["bytes"], found)
         if not chosen:
             return []
-        connection.execute(self._lease, {**parameters, **ids(chosen)})
-        by_id = {row.id: row for row in connection.execute(self._read, ids(chosen))}
+        leased = connection.execute(self._lease, {**parameters, **ids(chosen)})
+        rows = leased if self._read is None else connection.execute(self._read, ids(chosen))
+        by_id = {row[0]: row for row in rows}
         return [by_id[row_id] for row_id in chosen]
 
 
