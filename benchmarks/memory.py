@@ -14,7 +14,7 @@ import time
 
 import sqlalchemy as sa
 
-from benchmarks.relay import add, relay, server
+from benchmarks.ship import add, relay, server
 from benchmarks.transport import cluster
 from outbox import migrate
 from outbox.lifecycle import open_states
@@ -40,7 +40,7 @@ def main() -> None:
             while left:
                 with database.transaction() as connection:
                     left = connection.execute(owed).scalar_one()
-                samples.append((rows - left, process.memory_info().rss / 2**20))
+                samples.append((rows - left, process.resident() / 2**20))
                 time.sleep(1)
         database.close()
     print(f"{'shipped':>9} {'MiB':>7}")

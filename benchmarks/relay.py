@@ -1,189 +1,192 @@
-"""The relay with its default settings, against the bare half + confirmed commit exchange of the same transport.
+"""The relay beside the bare exchange of its transport, and into transports that cost nothing or a given time.
 
-    python -m benchmarks.relay [--rows 20000] [--rounds 3]
+    python -m benchmarks.relay [--rows 20000] [--rounds 3] [--only real,plain,noop,sqlite,slow,two]
 
-Each round takes the transport's figure, then lets ``outbox relay`` (a process of its own) ship the rows from a durable
-PostgreSQL to the same broker; both sides are warm. The last line is one JSON object: ``ratio`` (median of the rounds),
-``per_s`` and ``transport_per_s``; ``OUTBOX_TEST_ROCKETMQ`` and ``OUTBOX_TEST_POSTGRES_URL`` name running servers.
+``real``: each round takes the transport's own figure, then lets ``outbox relay`` (a process of its own, default
+settings) ship the rows from a durable PostgreSQL to the same broker; ``plain``: the same with plain sends. The others
+put a stand-in in the place of the transport (``benchmarks/stand_ins.py``). ``noop``: default settings, and 1,024 rows a
+pass; ``sqlite``: a file; ``slow``: 5 ms a message, every other row in one of 64 lanes; ``two``: relays beside one where
+a message takes 200 ms. The last line is one JSON object of medians; ``OUTBOX_TEST_ROCKETMQ`` and
+``OUTBOX_TEST_POSTGRES_URL`` name running servers.
 """
 
 import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
-import psutil
-import sqlalchemy as sa
-
-from benchmarks.transport import TOPIC, Load, cluster, windows
+from benchmarks.ship import add, add_to_lanes, claimed_twice, cpu_seconds, relay, release, server, shipped, stand_in
+from benchmarks.transport import Load, PlainLoad, cluster, windows
 from outbox import migrate
-from outbox.identity import fresh_token
-from outbox.lifecycle import INITIAL, Move, State, open_states, target_of
 from outbox.message import Mode
-from outbox.schema import outbox, state_in
-from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from tests.services.databases import fresh_database
-from tests.services.postgres import Postgres
 
 #: Seconds for which the bare exchange runs before it is measured, and is measured.
 SETTLE, MEASURE = 4.0, 5.0
+TUNED = {"rows_per_pass": 1024}
+BODY = os.urandom(512)
+CASES = ("real", "plain", "noop", "sqlite", "slow", "two")
+#: Figures by name, one value a round.
+Figures = dict[str, list[float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Rates per second of both sides, and CPU time a row of each process while the relay shipped."""
-
-    transport: float
-    relay: float
-    cpu_us: dict[str, float]
-
-
-@contextmanager
-def server() -> Iterator[str]:
-    """URL of a PostgreSQL server with safe settings."""
-    named = os.environ.get("OUTBOX_TEST_POSTGRES_URL")
-    if named:
-        yield named
-        return
-    with Postgres(durable=True, max_wal_size="1GB") as started:
-        yield started.url
-
-
-def cpu_seconds() -> dict[str, float]:
-    """CPU time so far of each side, by the processes' names; a side that is not ours to see is missing."""
-    sides = {"postgres": "database", "java": "broker"}
-    spent: dict[str, float] = {}
-    for process in psutil.process_iter(["name", "cpu_times"]):
-        side = sides.get(process.info["name"])
-        if side is not None and process.info["cpu_times"] is not None:
-            spent[side] = spent.get(side, 0.0) + sum(process.info["cpu_times"][:2])
-    return spent
-
-
-@contextmanager
-def relay(database_url: str, namesrv: str) -> Iterator[psutil.Process]:
-    """``outbox relay`` with its default settings."""
-    environment = {
-        **os.environ,
-        "OUTBOX_DATABASE_URL": database_url,
-        "OUTBOX_BROKER_URL": f"rocketmq://{namesrv}",
-        "OUTBOX_ORIGIN": "bench",
-        "OUTBOX_LOG_LEVEL": "warning",
-    }
-    process = subprocess.Popen([sys.executable, "-m", "outbox", "relay"], env=environment)
-    try:
-        yield psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def add(database: Database, rows: int, body: bytes, *, parked: bool = False) -> None:
-    """Adds the rows in one transaction; ``parked``: the relay does not see them before ``release``."""
-    with database.transaction() as connection:
-        values = {"state": INITIAL, "created_at": utc_now(), "available_at": utc_after(3600.0 if parked else 0.0)}
-        statement = outbox.insert().values(**values, **{name: sa.bindparam(name) for name in _row(body)})
-        connection.execute(statement, [_row(body) for _ in range(rows)])
-
-
-def release(database: Database) -> None:
-    """Lets the relay see the parked rows, all at once."""
-    with database.transaction() as connection:
-        connection.execute(outbox.update().where(state_in([INITIAL])).values(available_at=utc_now()))
-
-
-def _row(body: bytes) -> dict[str, object]:
-    key = f"order-{fresh_token()}{fresh_token()}"
-    return {
-        "topic": TOPIC,
-        "key": key,
-        "tag": "paid",
-        "payload": body,
-        "content_type": "application/octet-stream",
-        "headers": {},
-        "mode": Mode.TRANSACTIONAL,
-    }
-
-
-def shipped(database: Database, rows: int) -> float:
-    """Waits until nothing is open; the rate from the first decision of these rows to the last delivery."""
-    owed = sa.select(sa.func.count()).select_from(outbox).where(state_in(open_states()))
-    while True:
-        with database.transaction() as connection:
-            if not connection.execute(owed).scalar_one():
-                break
-        time.sleep(0.25)
-    last = sa.select(outbox.c.decided_at, outbox.c.delivered_at).order_by(outbox.c.id.desc()).limit(rows).subquery()
-    with database.transaction() as connection:
-        first, end = connection.execute(
-            sa.select(sa.func.min(last.c.decided_at), sa.func.max(last.c.delivered_at))
-        ).one()
-        states = connection.execute(sa.select(outbox.c.state).distinct()).scalars().all()
-    assert states == [target_of(Move.DELIVER)] == [State.DELIVERED], states
-    return float(rows / (end - first).total_seconds())
-
-
-def bare(namesrv: str) -> float:
-    """The transport's own figure, now."""
-    load = Load(namesrv, batches=2, batch=256, body=512)
+def bare(load: Load) -> tuple[float, float]:
+    """The transport's own rate, and its CPU time a message, now."""
     load.start()
     try:
         time.sleep(SETTLE)
-        ((rate, _),) = windows(load, 1, MEASURE)
+        ((rate, cpu),) = windows(load, 1, MEASURE)
     finally:
         load.stop()
-    return rate
+    return rate, cpu
+
+
+def beside_transport(maintenance: str, namesrv: str, rows: int, rounds: int, mode: Mode) -> Figures:
+    """Rates of both sides, and who spent the CPU time of a row."""
+    kind = Load if mode is Mode.TRANSACTIONAL else PlainLoad
+    found: Figures = {name: [] for name in ("ratio", "per_s", "transport_per_s", *_SIDES)}
+    with migrated(maintenance) as database, relay(url_of(database), namesrv) as process:
+        add(database, rows, BODY, mode=mode)
+        shipped(database, rows)
+        for _ in range(rounds):
+            transport, transport_cpu = bare(kind(namesrv, batches=2, batch=256, body=512))
+            add(database, rows, BODY, hidden=True, mode=mode)
+            before = (cpu_seconds("java"), cpu_seconds("postgres"), process.cpu())
+            release(database)
+            rate = shipped(database, rows)
+            after = (cpu_seconds("java"), cpu_seconds("postgres"), process.cpu())
+            broker, db, own = (1e6 * (end - start) / rows for start, end in zip(before, after, strict=True))
+            values = (rate / transport, rate, transport, broker, db, transport_cpu, own - transport_cpu)
+            for name, value in zip(found, values, strict=True):
+                found[name].append(value)
+    return found
+
+
+_SIDES = ("broker", "database", "transport", "relay")
+
+
+def into_stand_in(database: Database, rows: int, rounds: int, seconds: float = 0.0, **settings: object) -> Figures:
+    """Rates, and statements a row."""
+    found: Figures = {"per_s": [], "cpu_us": []}
+    with stand_in(url_of(database), seconds, **settings) as process:
+        add(database, rows // 4, BODY)
+        shipped(database, rows // 4)
+        for _ in range(rounds):
+            (add_to_lanes(database, rows, BODY, 64) if seconds else add(database, rows, BODY, hidden=True))
+            before = process.cpu()
+            release(database)
+            found["per_s"].append(shipped(database, rows))
+            found["cpu_us"].append(1e6 * (process.cpu() - before) / rows)
+    found["statements"] = [process.statements / (rows * rounds + rows // 4)]
+    return found
+
+
+def two_relays(database: Database, rows: int) -> tuple[float, int]:
+    """How much faster two are than one where the transport is what limits; and the rows that were claimed twice."""
+    rates = []
+    for relays in (1, 2):
+        add(database, rows, BODY, hidden=True)
+        with ExitStack() as stack:
+            for _ in range(relays):
+                stack.enter_context(stand_in(url_of(database), 0.2))
+            time.sleep(2)  # both have started
+            release(database)
+            rates.append(shipped(database, rows))
+    return rates[1] / rates[0], claimed_twice(database)
+
+
+@contextmanager
+def migrated(maintenance: str) -> Iterator[Database]:
+    """A fresh database at head."""
+    with fresh_database(maintenance) as url:
+        database = Database(url, statement_timeout=120)
+        migrate.upgrade(database)
+        yield database
+        database.close()
+
+
+@contextmanager
+def sqlite_file() -> Iterator[Database]:
+    """The same in a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        database = Database(f"sqlite:///{folder}/outbox.db", statement_timeout=120)
+        migrate.upgrade(database)
+        yield database
+        database.close()
+
+
+def url_of(database: Database) -> str:
+    """With its password."""
+    return database.engine.url.render_as_string(hide_password=False)
 
 
 def main() -> None:
-    """Runs the benchmark and prints its table."""
+    """Runs the cases and prints their figures."""
     parser = argparse.ArgumentParser(description="The relay against the bare exchange of its transport")
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default=",".join(CASES))
     options = parser.parse_args()
-    body = os.urandom(512)
-    rounds: list[Round] = []
-    with server() as maintenance, cluster("5.4.0") as namesrv, fresh_database(maintenance) as url:
-        database = Database(url, statement_timeout=120)
-        migrate.upgrade(database)
-        with relay(url, namesrv) as process:
-            add(database, options.rows, body)
-            shipped(database, options.rows)
-            for _ in range(options.rounds):
-                transport = bare(namesrv)
-                add(database, options.rows, body, parked=True)
-                before = cpu_seconds() | {"relay": sum(process.cpu_times()[:2])}
-                release(database)
-                rate = shipped(database, options.rows)
-                after = cpu_seconds() | {"relay": sum(process.cpu_times()[:2])}
-                spent = {side: 1e6 * (after[side] - before[side]) / options.rows for side in before}
-                rounds.append(Round(transport, rate, spent))
-        database.close()
-    report(rounds)
-
-
-def report(rounds: list[Round]) -> None:
-    """The table and the figures."""
-    sides = list(rounds[0].cpu_us)
-    print(f"{'round':>5} {'transport/s':>12} {'relay/s':>9} {'ratio':>6}", *(f"{side + ' µs':>12}" for side in sides))
-    for number, it in enumerate(rounds, 1):
-        figures = (f"{it.cpu_us[side]:>12.0f}" for side in sides)
-        print(f"{number:>5} {it.transport:>12.0f} {it.relay:>9.0f} {it.relay / it.transport:>6.2f}", *figures)
-    result = {
-        "benchmark": "relay",
-        "ratio": round(statistics.median(it.relay / it.transport for it in rounds), 3),
-        "per_s": round(statistics.median(it.relay for it in rounds)),
-        "transport_per_s": round(statistics.median(it.transport for it in rounds)),
-        "cpu_us": {side: round(statistics.median(it.cpu_us[side] for it in rounds)) for side in sides},
-    }
+    chosen = options.only.split(",")
+    result: dict[str, object] = {"benchmark": "relay"}
+    with server() as maintenance:
+        if {"real", "plain"} & set(chosen):
+            with cluster("5.4.0") as namesrv:
+                result |= _real(chosen, maintenance, namesrv, options.rows, options.rounds)
+        for name, measure in _stand_ins(maintenance, options.rows, options.rounds).items():
+            if name in chosen:
+                result |= measure()
     print(json.dumps(result))
+
+
+def _real(chosen: list[str], maintenance: str, namesrv: str, rows: int, rounds: int) -> dict[str, object]:
+    result: dict[str, object] = {}
+    if "real" in chosen:
+        found = told("real", beside_transport(maintenance, namesrv, rows, rounds, Mode.TRANSACTIONAL))
+        result["ratio"] = round(found["ratio"], 3)
+        result |= {name: round(found[name]) for name in ("per_s", "transport_per_s")}
+        result["cpu_us"] = {side: round(found[side]) for side in _SIDES}
+    if "plain" in chosen:
+        found = told("plain", beside_transport(maintenance, namesrv, rows, rounds, Mode.PLAIN))
+        result |= {"plain_ratio": round(found["ratio"], 3), "plain_per_s": round(found["per_s"])}
+    return result
+
+
+def _stand_ins(maintenance: str, rows: int, rounds: int) -> dict[str, Callable[[], dict[str, object]]]:
+    def noop() -> dict[str, object]:
+        with migrated(maintenance) as database:
+            default = told("noop", into_stand_in(database, rows, rounds))
+        with migrated(maintenance) as database:
+            tuned = told("noop, tuned", into_stand_in(database, rows, rounds, **TUNED))
+        rates = {"noop_default_per_s": round(default["per_s"]), "noop_tuned_per_s": round(tuned["per_s"])}
+        return {**rates, "statements_per_row": round(default["statements"], 4)}
+
+    def sqlite() -> dict[str, object]:
+        with sqlite_file() as database:
+            return {"sqlite_per_s": round(told("sqlite", into_stand_in(database, rows, rounds))["per_s"])}
+
+    def slow() -> dict[str, object]:
+        with migrated(maintenance) as database:
+            return {"at_5ms_per_s": round(told("slow", into_stand_in(database, rows // 4, rounds, 0.005))["per_s"])}
+
+    def two() -> dict[str, object]:
+        with migrated(maintenance) as database:
+            ratio, twice = two_relays(database, rows // 2)
+        return {"two_relays": round(ratio, 2), "claimed_twice": twice}
+
+    return {"noop": noop, "sqlite": sqlite, "slow": slow, "two": two}
+
+
+def told(case: str, figures: Figures) -> dict[str, float]:
+    """The medians; prints all rounds."""
+    for name, values in figures.items():
+        print(f"{case:>12} {name:>16}", *(f"{value:>10.{0 if value > 10 else 3}f}" for value in values))
+    return {name: statistics.median(values) for name, values in figures.items()}
 
 
 if __name__ == "__main__":

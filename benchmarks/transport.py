@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from outbox.brokers.base import Ending, Outgoing, Stored
+from outbox.brokers.base import Ending, Outgoing, Sent, Stored
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.clock import monotonic
 from outbox.identity import unique_ids
@@ -58,9 +58,11 @@ class Load:
             outcomes = self._broker.prepare(messages, timeout=10)
             halves = [outcome.half for outcome in outcomes if isinstance(outcome, Stored)]
             ended = self._broker.resolve([Ending(half, Verdict.COMMIT) for half in halves], monotonic() + 10)
-            confirmed = sum(each.confirmation is Confirmation.CONFIRMED for each in ended)
-            self.confirmed[number] += confirmed
-            self.failed += self._batch - confirmed
+            self._count(number, sum(each.confirmation is Confirmation.CONFIRMED for each in ended))
+
+    def _count(self, number: int, confirmed: int) -> None:
+        self.confirmed[number] += confirmed
+        self.failed += self._batch - confirmed
 
     def _message(self) -> Outgoing:
         unique_id = unique_ids.fresh()
@@ -72,6 +74,15 @@ class Load:
             "outbox-mode": "transactional",
         }
         return Outgoing(TOPIC, self._body, unique_id, f"order-{unique_id}", "paid", properties)
+
+
+class PlainLoad(Load):
+    """The same with plain sends."""
+
+    def _run(self, number: int) -> None:
+        while not self._stop:
+            outcomes = self._broker.send([self._message() for _ in range(self._batch)], timeout=10)
+            self._count(number, sum(isinstance(each, Sent) for each in outcomes))
 
 
 @contextmanager
