@@ -18,7 +18,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from benchmarks.relay import server
+from benchmarks.ship import server
 from benchmarks.transport import TOPIC
 from outbox import migrate
 from outbox.schema import outbox

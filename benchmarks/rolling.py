@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.relay import server
+from benchmarks.ship import server
 from benchmarks.transport import TOPIC, cluster
 from outbox import migrate
 from outbox.store.database import Database
