@@ -93,9 +93,9 @@ class Deployment:
         return [message.key for message in self.messages()]
 
     def effects(self) -> list[str]:
-        """A key for each effect."""
+        """A key for each effect, in their order."""
         with self.database.transaction() as connection:
-            return list(connection.execute(sa.select(effects.c.key)).scalars())
+            return list(connection.execute(sa.select(effects.c.key).order_by(effects.c.id)).scalars())
 
     def states(self) -> Mapping[State, int]:
         """Rows by state."""

@@ -5,11 +5,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from outbox import Outbox
-from outbox.brokers.base import ROW_ID, SHARDING_KEY
+from outbox.brokers.base import KEY, ROW_ID, SHARDING_KEY
 from outbox.brokers.remoting.admin import Admin
 from outbox.identity import fresh_token
 from tests.acceptance.conftest import deployed, rocketmq_stack
@@ -41,12 +42,21 @@ def produce(shop: Deployment, seed: int) -> int:
     return count
 
 
-def lanes_of(rocketmq: str, topic: str) -> Mapping[str, Sequence[tuple[int, int]]]:
-    """By lane: queue and row of each message, in the order of the queues."""
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+class Placed(NamedTuple):
+    """A message of a lane."""
+
+    queue: int
+    row_id: int
+    key: str
+
+
+def lanes_of(rocketmq: str, topic: str) -> Mapping[str, Sequence[Placed]]:
+    """The messages of each lane, in the order of their queues."""
+    found: dict[str, list[Placed]] = defaultdict(list)
     with Admin(rocketmq) as admin:
-        for message in sorted(admin.read(topic), key=lambda it: (it.queue_id, it.queue_offset)):
-            found[message.properties[SHARDING_KEY]].append((message.queue_id, int(message.properties[ROW_ID])))
+        for it in sorted(admin.read(topic), key=lambda it: (it.queue_id, it.queue_offset)):
+            placed = Placed(it.queue_id, int(it.properties[ROW_ID]), it.properties[KEY])
+            found[it.properties[SHARDING_KEY]].append(placed)
     return found
 
 
@@ -54,6 +64,8 @@ def lanes_of(rocketmq: str, topic: str) -> Mapping[str, Sequence[tuple[int, int]
 def test_lanes_keep_their_order_when_a_relay_is_killed(shop: Deployment, rocketmq: str) -> None:
     # Given two relays, and producers that add to the same lanes at the same time
     first, _ = shop.outbox("relay"), shop.outbox("relay")
+    for _ in range(2):
+        shop.outbox("consume", "tests.acceptance.shop:inbox", "--group", f"shop-{shop.topic}", "--orderly")
     with ThreadPoolExecutor(PRODUCERS) as threads:
         producing = [threads.submit(produce, shop, seed) for seed in range(PRODUCERS)]
         # When one relay is killed in the middle of it, and another one is started
@@ -66,10 +78,16 @@ def test_lanes_keep_their_order_when_a_relay_is_killed(shop: Deployment, rocketm
     exactly, at_least = lanes_of(rocketmq, shop.topic), lanes_of(rocketmq, f"{shop.topic}-other")
     published = 0
     for lane in (*exactly.values(), *at_least.values()):
-        ids = list(dict.fromkeys(row_id for _, row_id in lane))
+        ids = list(dict.fromkeys(it.row_id for it in lane))
         assert ids == sorted(ids)
-        assert len({queue for queue, _ in lane}) == 1
+        assert len({it.queue for it in lane}) == 1
         published += len(ids)
     assert published == rows
     assert sum(len(lane) for lane in exactly.values()) == sum(len(set(lane)) for lane in exactly.values())
-    assert len({lane[0][0] for lane in exactly.values()}) > 1
+    assert len({lane[0].queue for lane in exactly.values()}) > 1
+    # And so it takes effect at an orderly group
+    shop.wait("every message has had its effect", lambda: len(shop.effects()) >= sum(map(len, exactly.values())))
+    effects = shop.effects()
+    for lane in exactly.values():
+        keys = [it.key for it in lane]
+        assert [key for key in effects if key in set(keys)] == keys

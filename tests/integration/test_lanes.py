@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from outbox import InvalidMessage, Outbox
+from outbox.identity import fresh_token
 from outbox.lifecycle import Move, State, sources_of
 from outbox.schema import outbox
 from outbox.store.change import Ending
@@ -24,7 +25,7 @@ from outbox.store.lane_sweep import LaneSweep
 from outbox.store.lanes import Lanes
 from outbox.store.operations import Operations
 from tests.integration.plans import analyze, planned
-from tests.integration.producers import KINDS, Service
+from tests.integration.producers import KINDS, Service, application
 from tests.integration.rows import added, column, force, half_of, producer, state_of
 
 MIB16 = 16 << 20
@@ -94,25 +95,28 @@ def test_a_lane_that_no_order_can_be_kept_in_is_refused(database: Database) -> N
     assert claimed(database) == []
 
 
-def test_producers_of_one_lane_wait_for_each_other(database: Database) -> None:
-    # Given a transaction that has added to a lane (SQLite has one writer at a time anyway)
+def test_producers_of_one_lane_wait_for_each_other(database: Database, migrated_url: str) -> None:
+    # Given a transaction of a service that has added to a lane (SQLite has one writer at a time anyway)
     if database.dialect == "sqlite":
         assert added(database, lane=LANE)
         return
-    others = Outbox(origin="tests", lane_lock=False)
-    with ThreadPoolExecutor(2) as threads, database.engine.begin() as first:
+    service, others = application(migrated_url), Outbox(origin="tests", lane_lock=False)
+
+    def add(outbox: Outbox = producer, topic: str = "payments", lane: str = LANE) -> int:
+        """Another transaction."""
+        with service.begin() as connection:
+            return outbox.add(connection, topic=topic, key=fresh_token(), payload={}, lane=lane)
+
+    with ThreadPoolExecutor(1) as threads, service.connect() as first:
         head = producer.add(first, topic="payments", key="head", payload={}, lane=LANE)
         # When others add to it, and to other lanes
-        (elsewhere,) = added(database, lane="order-43")
-        (other_topic,) = added(database, topic="refunds", lane=LANE)
-        with database.engine.begin() as connection:
-            unlocked = others.add(connection, topic="payments", key="unlocked", payload={}, lane=LANE)
-        waiting = threads.submit(added, database, lane=LANE)
+        elsewhere, other_topic, unlocked = add(lane="order-43"), add(topic="refunds"), add(others)
+        waiting = threads.submit(add)
         # Then only who adds to the same lane of the same topic waits, unless it was told not to
         assert not wait_for(waiting)
         first.commit()
-        (follower,) = waiting.result(DEADLINE)
-    assert head < elsewhere < other_topic < unlocked < follower
+        assert head < elsewhere < other_topic < unlocked < waiting.result(DEADLINE)
+    service.dispose()
 
 
 def wait_for(future: Future[Any]) -> bool:
