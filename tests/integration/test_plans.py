@@ -23,7 +23,7 @@ from tests.integration.rows import half_of
 
 ROWS = 20_000
 LIMIT = 10
-FOLLOWERS = 120
+FOLLOWERS = 240
 #: Numbers of which each pair makes a row.
 _SIDE = 150
 
@@ -138,3 +138,16 @@ def test_a_purge_walks_the_ids_up_to_the_first_young_row(database: Database, sta
     assert plans.whole_table() == []
     assert plans.sorts == []
     assert plans.indexes() <= {"outbox_pkey", "PRIMARY"}
+
+
+def test_followers_that_fill_a_page_are_parked_together(database: Database) -> None:
+    # Given a blocked lane whose followers no claim has met, in front of rows without a lane
+    one_lane_met(database)
+    # When one page is claimed
+    claimed = Claims(database).claim(LIMIT, 1 << 20, lease=60)
+    # Then all of them are out of the way, though sixteen pages hold but two thirds of them, and each tried as often as before
+    with database.transaction() as connection:
+        parked = sa.select(sa.func.count(), sa.func.max(outbox.c.attempts)).where(outbox.c.parked)
+        assert connection.execute(parked).one() == (FOLLOWERS, 0)
+    assert {attempt.lane for attempt in claimed} == {None}
+    assert len(claimed) == LIMIT
