@@ -15,9 +15,10 @@ import outbox.consumer.schema  # noqa: F401 -- declares the consumer's tables
 from outbox import migrate
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError
-from outbox.lifecycle import State
+from outbox.lifecycle import State, open_states
 from outbox.message import Mode
 from outbox.schema import metadata
+from outbox.schema import outbox as rows
 from outbox.store.database import Database
 from outbox.store.identity import Identity
 from tests.migration.catalog import catalog
@@ -162,6 +163,23 @@ def test_a_check_tells_missing_old_and_newer_schemas_apart(empty: Database) -> N
         migrate.check(empty)
     with pytest.raises(SchemaError, match="9999"):
         migrate.upgrade(empty)
+
+
+def test_rows_of_lanes_take_their_places(empty: Database) -> None:
+    # Given rows of a lane that were written before places were kept
+    with empty.engine.begin() as connection:
+        command.upgrade(migrate._config(connection=connection), "0004")
+    for state in State:
+        insert(empty, state, state=state)
+    with empty.transaction() as connection:
+        connection.execute(sa.text("UPDATE outbox SET lane = 'order-42'"))
+    insert(empty, "elsewhere")
+    # When the schema is upgraded; Then those that are open stand in their lane
+    migrate.upgrade(empty)
+    found = sa.select(rows.c.key).where(rows.c.open_lane == "t/order-42").order_by(rows.c.id)
+    with empty.transaction() as connection:
+        assert list(connection.execute(found).scalars()) == list(open_states())
+        assert connection.scalar(sa.select(sa.func.count()).where(rows.c.open_lane.is_not(None))) == 2
 
 
 def test_a_downgrade_to_base_leaves_nothing(empty: Database) -> None:
