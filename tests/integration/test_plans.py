@@ -145,7 +145,7 @@ def test_followers_that_fill_a_page_are_parked_together(database: Database) -> N
     one_lane_met(database)
     # When one page is claimed
     claimed = Claims(database).claim(LIMIT, 1 << 20, lease=60)
-    # Then all of them are out of the way, though sixteen pages hold but two thirds of them, and each tried as often as before
+    # Then all of them are out of the way (sixteen pages hold but two thirds), and each was tried as often as before
     with database.transaction() as connection:
         parked = sa.select(sa.func.count(), sa.func.max(outbox.c.attempts)).where(outbox.c.parked)
         assert connection.execute(parked).one() == (FOLLOWERS, 0)
