@@ -8,8 +8,8 @@ are met by these claims (``first met``: each claim parks them as it goes).
 
 Server-side: PostgreSQL's ``EXPLAIN ANALYZE`` of each statement of the claim (planning and execution, undone before the
 statement itself runs), MariaDB's profile of each. The last line is one JSON object: ``median_ms`` of the server,
-``least_ms`` (what it would be without other work beside it) and ``whole_ms`` of the call as its caller sees it (with its
-round trips and its COMMIT), each with an entry for each database and case.
+``least_ms`` (nearer to what it is without other work beside it) and ``whole_ms`` of the call as its caller sees it
+(with its round trips and its COMMIT), each with an entry for each database and case.
 """
 
 import argparse

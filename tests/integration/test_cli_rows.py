@@ -70,6 +70,7 @@ def test_status_counts_the_rows(run: Command, database: Database) -> None:
     assert set(status["heartbeat_seconds"]) == {"listener-1"}
     text = run("status").out
     assert re.search(r"^pending +1$", text, re.MULTILINE)
+    assert parsed(run, "status", "--exact")["rows"] == status["rows"]
     assert "listener listener-1: heard" in text
 
 
@@ -228,6 +229,18 @@ def test_purge_deletes_old_rows_and_keeps_dead_ones(run: Command, database: Data
     assert [row["id"] for row in parsed(run, "list")] == [dead]
 
 
+def test_purge_deletes_dead_rows_where_their_age_is_named(run: Command, database: Database) -> None:
+    # Given a dead row that is 40 days old, and one of 20
+    old, young = added(database, 2)
+    for row_id, days in ((old, 40), (young, 20)):
+        at = utc_after(-days * DAY)
+        force(database, row_id, state=State.DEAD, created_at=at, available_at=at)
+    # When dead rows are purged as well; Then only as far as it was said
+    assert run("purge").out == "deleted 0 rows\n"
+    assert run("purge", "--dead-older-than", "30d").out == "deleted 1 rows\n"
+    assert state_of(database, young) is State.DEAD
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [(("list", "--state", "sent"), "sent"),
@@ -242,6 +255,7 @@ def test_purge_deletes_old_rows_and_keeps_dead_ones(run: Command, database: Data
      (("cancel",), "ID"),
      (("purge", "--older-than", "soon"), "soon"),
      (("purge", "--older-than", "10m"), "10m"),
+     (("purge", "--dead-older-than", "10m"), "--dead-older-than"),
      (("purge", "--older-than", "-5"), "-5"),
      (("list", "--key", "k\udcff"), "UTF-8"),
      (("db", "sql", "--dialect", "oracle"), "oracle")],

@@ -80,6 +80,12 @@ def test_retention_outlives_the_brokers_checks() -> None:
     assert load(retention=CHECK_HORIZON + 1).retention == CHECK_HORIZON + 1
 
 
+def test_dead_rows_are_kept_unless_a_period_is_set() -> None:
+    assert load().retention_dead is None
+    assert refused(retention_dead=CHECK_HORIZON).startswith("retention_dead: ")
+    assert load(retention_dead=30 * 86400).retention_dead == 30 * 86400
+
+
 def test_a_lease_outlives_an_attempt() -> None:
     assert refused(lease=10, send_timeout=5, commit_window=5).startswith("lease: ")
 
