@@ -1,13 +1,14 @@
 """What a million rows leave behind in PostgreSQL: dead rows, and the sizes of the table and of each index.
 
-    python -m benchmarks.bloat [--rows 1000000] [--wave 10000] [--defaults]
+    python -m benchmarks.bloat [--rows 1000000] [--wave 10000] [--before 0] [--defaults]
 
 Rows come in waves and are claimed, decided and settled by the relay's own statements as fast as they run, in two
 threads, with nothing sent: a day of many services within minutes. So autovacuum looks around each second instead of
-each minute. ``--defaults`` takes the table's own settings for it away first. The last line is one JSON object: ``dead``
-rows at the end and at most, ``table_mb`` and ``index_mb`` beside what they are once rewritten (``…_packed``),
-``claim_index_mb`` at most and at the end, ``hot`` updates of all ``updates``, ``vacuums``, ``rows_per_s``, and the
-median of a claim in the first and in the last tenth.
+each minute. ``--before``: so many delivered rows are there already, as retention leaves them. ``--defaults`` takes the
+table's own settings for vacuum away first. The last line is one JSON object: ``dead`` rows at the end and at most,
+``table_mb`` and ``index_mb`` beside what they are once rewritten (``…_packed``), ``claim_index_mb`` at most and at the
+end, ``hot`` updates of all ``updates``, ``vacuums``, ``rows_per_s``, and the median of a claim in the first and in the
+last tenth.
 """
 
 import argparse
@@ -25,7 +26,10 @@ from outbox import migrate
 from outbox.brokers.base import Half
 from outbox.clock import monotonic
 from outbox.identity import unique_ids
+from outbox.lifecycle import Move, target_of
+from outbox.schema import outbox
 from outbox.store.claims import Claims
+from outbox.store.clock import utc_now
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions, Outcomes, Winner
@@ -80,6 +84,16 @@ def drained(database: Database, run: Run) -> int:
         shipped += len(leases.settle([(it.attempt.row_id, it.half.half_id) for it in winners]))
 
 
+def deliver(database: Database, rows: int) -> None:
+    """Rows of the days before, with nothing dead among them."""
+    with database.transaction() as connection:
+        Backlog("before", rows).insert(connection)
+        delivered = {"state": target_of(Move.DELIVER), "delivered_at": utc_now()}
+        connection.execute(outbox.update().values(delivered))
+    with database.engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM FULL ANALYZE outbox")
+
+
 def waves(database: Database, rows: int, wave: int) -> tuple[Run, float]:
     """Adds and ships all rows; what was seen, and the rate."""
     run, began, shipped = Run(), monotonic(), 0
@@ -132,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What a million rows leave behind")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--wave", type=int, default=10_000)
+    parser.add_argument("--before", type=int, default=0)
     parser.add_argument("--defaults", action="store_true", help="without the table's own settings")
     given = parser.parse_args()
     print(f"{'rows':>9} {'dead':>9} {'table MB':>9} {'index MB':>9} {'claim MB':>9} {'vacuums':>8}")
@@ -144,14 +159,14 @@ def main() -> None:
         with database.transaction() as connection:
             if given.defaults and (ours := connection.execute(_OURS).scalar()):
                 connection.exec_driver_sql(f"ALTER TABLE outbox RESET ({ours})")
+        if given.before:
+            deliver(database, given.before)
         run, rate = waves(database, given.rows, given.wave)
         with database.engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM FULL outbox")
         packed = Run().sample(database)
         database.close()
-    print(
-        json.dumps({"benchmark": "bloat", "rows": given.rows, "defaults": given.defaults, **_report(run, packed, rate)})
-    )
+    print(json.dumps({"benchmark": "bloat", **vars(given), **_report(run, packed, rate)}))
 
 
 if __name__ == "__main__":
