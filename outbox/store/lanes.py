@@ -33,7 +33,7 @@ from sqlalchemy.engine import Connection
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import Move, sources_of
-from outbox.schema import LANE_KEY_BYTES, claimable, outbox
+from outbox.schema import claimable, outbox
 from outbox.store.change import Change, due, in_place, no_attempt, own_attempt
 from outbox.store.database import plan_freely
 from outbox.store.given import batch, given
@@ -92,31 +92,10 @@ class Lanes:
 
     def __init__(self, dialect: str) -> None:
         self._heads = _heads(dialect)
-        self._park = Change(
-            dialect,
-            sources_of(Move.COMMIT),
-            columns={"token": str, "lease": str},
-            compare=own_attempt,
-            values=lambda _: {
-                **no_attempt(),
-                "parked": sa.true(),
-                "available_at": in_place(),
-                "attempts": outbox.c.attempts - 1,
-            },
-        )
         self._next = _next_followers(dialect)
-        self._park_due = Change(
-            dialect,
-            sources_of(Move.COMMIT),
-            compare=lambda _: sa.and_(~outbox.c.parked, due()),
-            values=lambda _: {**no_attempt(), "parked": sa.true(), "available_at": in_place()},
-        )
-        self._unpark = Change(
-            dialect,
-            sources_of(Move.COMMIT),
-            compare=lambda _: outbox.c.parked,
-            values=lambda _: {"parked": sa.false()},
-        )
+        self._park = _park(dialect)
+        self._park_due = _park_due(dialect)
+        self._unpark = _unpark(dialect)
 
     def sift(self, connection: Connection, rows: Sequence[Any], fresh: str) -> Sequence[Any]:
         """Those of the rows, just leased under ``fresh``, that are heads of their lanes or have none; parks the others.
@@ -167,6 +146,41 @@ class Lanes:
         return {row_id: lane for row_id, lane in laned.items() if row_id > (heads[lane] or row_id)}
 
 
+def _parking() -> dict[str, Any]:
+    """Out of the claim index, at the age that the row has."""
+    return {**no_attempt(), "parked": sa.true(), "available_at": in_place()}
+
+
+def _park(dialect: str) -> Change:
+    """Of rows that this claim has leased: as if it had not."""
+    return Change(
+        dialect,
+        sources_of(Move.COMMIT),
+        columns={"token": str, "lease": str},
+        compare=own_attempt,
+        values=lambda _: {**_parking(), "attempts": outbox.c.attempts - 1},
+    )
+
+
+def _park_due(dialect: str) -> Change:
+    """Of rows that nobody leases."""
+    return Change(
+        dialect,
+        sources_of(Move.COMMIT),
+        compare=lambda _: sa.and_(~outbox.c.parked, due()),
+        values=lambda _: _parking(),
+    )
+
+
+def _unpark(dialect: str) -> Change:
+    return Change(
+        dialect,
+        sources_of(Move.COMMIT),
+        compare=lambda _: outbox.c.parked,
+        values=lambda _: {"parked": sa.false()},
+    )
+
+
 def _given(lanes: Iterable[str]) -> dict[str, str]:
     return batch({"lane": lane} for lane in set(lanes))
 
@@ -176,7 +190,7 @@ def _heads(dialect: str) -> sa.Select[Any]:
     lanes = given(dialect, {"lane": str})
     named: sa.ColumnElement[Any] = lanes.c.lane
     if dialect in MYSQL_FAMILY:  # as the column: a comparison of text with bytes is no look-up in an index
-        named = sa.cast(named, sa.BINARY(LANE_KEY_BYTES))
+        named = sa.cast(named, sa.BINARY())
 
     def first(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """The first entry of the lane's index."""
@@ -186,9 +200,9 @@ def _heads(dialect: str) -> sa.Select[Any]:
     columns = (outbox.c.id, outbox.c.parked)
     if dialect == "postgresql":
         head = first(*columns).lateral("head")
-        return sa.select(lanes.c.lane, head.c.id, head.c.parked).select_from(lanes.outerjoin(head, sa.true()))
-    looked_up = [first(column).scalar_subquery().label(column.key) for column in columns]
-    return sa.select(lanes.c.lane, *looked_up)
+        found: Any = sa.select(lanes.c.lane, head.c.id, head.c.parked)
+        return found.select_from(lanes.outerjoin(head, sa.true()))  # type: ignore[no-any-return]
+    return sa.select(lanes.c.lane, *(first(column).scalar_subquery().label(column.key) for column in columns))
 
 
 def _next_followers(dialect: str) -> sa.Select[int]:
