@@ -5,8 +5,8 @@
 Two ``outbox relay`` processes (default settings) work on a durable PostgreSQL and a real broker. One after the other is
 told to stop (SIGTERM), is awaited and started again once it has ended, and the next follows when it is ready. The last
 line is one JSON object: ``longest_gap_s`` by the broker's store times, ``p99_gap_s``, ``longest_pause_of_additions_s``
-(what a crowded machine does to the load itself), ``drain_s`` (most, from SIGTERM to the end of the process), ``repeated``
-and ``lost``.
+(what a crowded machine does to the load itself), ``drain_s`` (most, from SIGTERM to the end of the process), and how
+many messages were ``repeated`` and ``lost``.
 """
 
 import argparse

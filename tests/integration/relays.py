@@ -25,6 +25,7 @@ from outbox.message import Mode
 from outbox.schema import outbox, state_in
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
+from outbox.store.notifications import announce
 from tests.services.ports import free_port
 
 #: Generous: the machine may be busy.
@@ -115,13 +116,14 @@ def wait(what: str, condition: Callable[[], bool], deadline: float = DEADLINE) -
 
 
 def pile_up(database: Database, topic: str, rows: int, payload: bytes = b"x" * 200) -> None:
-    """Adds rows, quickly."""
+    """Adds rows, quickly, and tells sleeping relays of them as ``Outbox.add`` does."""
     fixed = {"state": INITIAL, "created_at": utc_now(), "available_at": utc_now()}
     given: dict[str, Any] = {name: sa.bindparam(name) for name in _row(topic, payload)}
     statement = outbox.insert().values(**fixed, **given)
     for first in range(0, rows, _AT_ONCE):
         with database.transaction() as connection:
             connection.execute(statement, [_row(topic, payload) for _ in range(min(_AT_ONCE, rows - first))])
+            announce(connection)
 
 
 def _row(topic: str, payload: bytes) -> dict[str, object]:

@@ -28,7 +28,7 @@ from tests.services.databases import fresh_database
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
 
-ROWS = 3_000
+ROWS = 1_500
 #: One pass and what the others have in hand at that moment.
 IN_HAND = 3 * 256
 
