@@ -83,6 +83,8 @@ class Wake:
         told = self._notifications
         if told is not None:
             seconds = min(seconds, told.tend())
+            if told.heard():  # it came with the answer to something else: there is nothing left to wait for
+                return True
         with selectors.DefaultSelector() as selector:
             selector.register(self._bell, selectors.EVENT_READ)
             if told is not None and (number := told.fileno()) is not None:

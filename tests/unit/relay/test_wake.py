@@ -1,0 +1,47 @@
+"""What ends a rest, without a server."""
+
+import threading
+from typing import Any, cast
+
+from outbox.clock import monotonic
+from relay.notifications import Notifications
+from relay.wake import Wake
+
+#: A rest that no test waits for.
+NEVER = 3600.0
+DEADLINE = 30.0
+
+
+class Told:
+    """Notifications of which one is taken in while the connection is tended, so that nothing is left to wait for."""
+
+    dozing = True
+
+    def __init__(self) -> None:
+        self._rows = False
+
+    def fileno(self) -> int | None:
+        return None
+
+    def tend(self) -> float:
+        self._rows = True
+        return NEVER
+
+    def heard(self) -> bool:
+        rows, self._rows = self._rows, False
+        return rows
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_notification_that_was_taken_in_before_the_wait_ends_the_rest() -> None:
+    # Given a notification that arrived with the answer to something else
+    wake = Wake(monotonic, cast(Notifications, Told()))
+    woken: list[Any] = []
+    # When the loop rests; Then it is woken at once
+    thread = threading.Thread(target=lambda: woken.append(wake.rest(NEVER)), daemon=True)
+    thread.start()
+    thread.join(DEADLINE)
+    assert woken == [True]
+    wake.close()
