@@ -56,8 +56,8 @@ class Database:
     ) -> None:
         self._lock_timeout = lock_timeout
         self._statement_timeout = statement_timeout
-        #: How many connections the pool opens at most; SQLite's has no such limit.
-        self.most_connections = pool_size + _OVERFLOW
+        #: How many connections the pool opens at most, and one that listens; SQLite's has no such limit.
+        self.most_connections = pool_size + _OVERFLOW + 1
         self.engine = _opened(parsed(url), pool_size)
         event.listen(self.engine, "connect", self._on_connect)
         event.listen(self.engine, "handle_error", _leave_demoted)
