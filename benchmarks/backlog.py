@@ -1,5 +1,6 @@
 """Large backlogs, written by the database itself in one statement, and servers to hold them."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from outbox import migrate
+from outbox.clock import monotonic
 from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import INITIAL, Move, target_of
 from outbox.message import Mode
@@ -97,3 +99,19 @@ def analyze(database: Database) -> None:
         words = "ANALYZE TABLE outbox" if database.dialect in MYSQL_FAMILY else "ANALYZE outbox"
         connection.execute(sa.text(words)).close()
         connection.commit()
+
+
+def flush(database: Database) -> None:
+    """Lets the server write down what the fill has left in its memory: a claim is measured, not that."""
+    with database.engine.connect() as connection:
+        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        if database.dialect == "postgresql":
+            connection.exec_driver_sql("CHECKPOINT")
+            return
+        before = connection.exec_driver_sql("SELECT @@GLOBAL.innodb_max_dirty_pages_pct").scalar_one()
+        connection.exec_driver_sql("SET GLOBAL innodb_max_dirty_pages_pct = 0")
+        dirty = sa.text("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'")
+        until = monotonic() + 120
+        while int(connection.execute(dirty).one()[1]) > 100 and monotonic() < until:
+            time.sleep(0.5)
+        connection.exec_driver_sql(f"SET GLOBAL innodb_max_dirty_pages_pct = {before}")

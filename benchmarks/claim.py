@@ -22,7 +22,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from benchmarks.backlog import Backlog, analyze, filled, servers
+from benchmarks.backlog import Backlog, analyze, filled, flush, servers
 from outbox.clock import monotonic
 from outbox.store.claims import Claims
 from outbox.store.database import Database
@@ -136,6 +136,7 @@ def main() -> None:
                 with filled(url, backlogs) as database:
                     if not name.endswith("stale"):
                         analyze(database)
+                    flush(database)
                     case = found[f"{server}_{name}"] = measured(database, given.claims)
                 median, whole = statistics.median(case.server), statistics.median(case.whole)
                 print(
