@@ -41,8 +41,8 @@ def ours(maintenance: str, rows: int, seconds: float, *, tuned: bool) -> float:
         add(database, rows // 4, BODY)
         shipped(database, rows // 4)
         add(database, rows, BODY, hidden=True)
-        began = _now(database)
         release(database)
+        began = _now(database)
         shipped(database, rows)
         with database.look() as connection:
             end = connection.execute(sa.select(sa.func.max(outbox.c.delivered_at))).scalar_one()

@@ -20,6 +20,7 @@ from outbox.message import Mode
 from outbox.schema import outbox, state_in
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
+from outbox.store.notifications import announce
 from tests.services.postgres import Postgres
 
 ENVIRONMENT = {"OUTBOX_ORIGIN": "bench", "OUTBOX_LOG_LEVEL": "warning"}
@@ -125,8 +126,9 @@ def add_to_lanes(database: Database, rows: int, body: bytes, lanes: int) -> None
 
 
 def release(database: Database) -> None:
-    """Lets the relay see the hidden rows, all at once."""
+    """Lets the relay see the hidden rows, all at once, and tells it."""
     with database.transaction() as connection:
+        announce(connection)
         seen = {"available_at": utc_now(), "not_before": None}
         connection.execute(outbox.update().where(state_in([INITIAL])).values(**seen))
 
