@@ -12,6 +12,7 @@ from outbox.brokers.source import Delivery
 from outbox.consumer.drivers import begun
 from outbox.consumer.keys import payload_hash
 from outbox.consumer.schema import parked
+from outbox.message import TAG_BYTES
 from outbox.schema import REASON_LENGTH
 from outbox.store.clock import utc_now
 
@@ -54,7 +55,7 @@ def delivery_of(engine: Engine, consumer: str, parked_id: int) -> Delivery | Non
         body=bytes(row["body"]),
         unique_id=row["unique_id"],
         keys=tuple(properties["KEYS"].split()) if "KEYS" in properties else own,
-        tag=row["tag"],
+        tag=properties.get("TAGS", row["tag"]),
         properties=properties,
         attempt=row["attempt"] + 1,
         receipt="",
@@ -75,14 +76,25 @@ def _columns(consumer: str, fingerprint: bytes, delivery: Delivery, key: str | N
         "fingerprint": fingerprint,
         "topic": delivery.topic,
         "key": None if key is None else key.encode("utf-8", "surrogatepass"),
-        "tag": delivery.tag,
+        # The tag as it is stays among the properties.
+        "tag": None if delivery.tag is None else _text(delivery.tag).encode()[:TAG_BYTES].decode(errors="ignore"),
         "body": delivery.body,
-        "properties": dict(delivery.properties),
-        "unique_id": delivery.unique_id[:_UNIQUE_ID_LENGTH],
+        "properties": {_encodable(name): _encodable(value) for name, value in delivery.properties.items()},
+        "unique_id": _text(delivery.unique_id).encode("ascii", "backslashreplace").decode()[:_UNIQUE_ID_LENGTH],
         "attempt": delivery.attempt,
-        "reason": reason[:REASON_LENGTH],
+        "reason": _text(reason)[:REASON_LENGTH],
         "parked_at": utc_now(),
     }
+
+
+def _text(text: str) -> str:
+    """What every database takes: foreign messages, and errors about them, may hold anything."""
+    return _encodable(text).replace("\x00", "\\x00")
+
+
+def _encodable(text: str) -> str:
+    """Bytes that are no UTF-8 are spelt out: MariaDB refuses JSON with a surrogate that stands alone."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _is_parked(connection: Connection, consumer: str, fingerprint: bytes) -> bool:
