@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from outbox.columns import MYSQL_FAMILY
-from outbox.consumer.drivers import DUPLICATE_ENTRY, LOCK_NOWAIT, LOCK_TIMEOUT, number_of
+from outbox.consumer.drivers import DUPLICATE_ENTRY, LOCK_NOWAIT, LOCK_TIMEOUT, begun, number_of
 from outbox.consumer.errors import TransactionBroken
 from outbox.consumer.keys import payload_hash, stored_key
 from outbox.consumer.message import Message
@@ -157,10 +157,15 @@ def finish(connection: Connection, claim: Claim) -> None:
 
 
 def forget(engine: Engine, consumer: str, key: bytes) -> bool:
-    """Deletes the row of a durable effect, so that a replay takes effect; one that is worked on stays."""
-    row = sa.and_(inbox.c.consumer == consumer, inbox.c.key == key, inbox.c.done_at.is_not(None))
-    with engine.begin() as connection:
-        return connection.execute(inbox.delete().where(row)).rowcount == 1
+    """Deletes the key's row, so that a replay, or another payload, takes effect; one that is worked on stays."""
+    claim = Claim(consumer, key, "", b"")
+    unowned = sa.or_(inbox.c.done_at.is_not(None), inbox.c.lease_until.is_(None), inbox.c.lease_until <= utc_now())
+    with begun(engine) as connection:
+        if locked(connection, claim) is None:
+            return False
+        gone = connection.execute(inbox.delete().where(claim.row(), unowned)).rowcount
+        connection.commit()
+        return bool(gone == 1)
 
 
 def _insert(connection: Connection, claim: Claim, extra: dict[str, Any]) -> bool:
