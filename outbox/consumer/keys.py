@@ -29,11 +29,18 @@ def key_of(delivery: Delivery, configured: Extractor | None, *, message_id: bool
         return own
     # Not asked where our own key is there: it may know only the messages of others, and raise.
     found = (
-        configured(delivery) if configured else None,
+        _checked(configured(delivery)) if configured else None,
         delivery.keys[0] if len(delivery.keys) == 1 else None,
         delivery.unique_id if message_id else None,
     )
     return next(filter(_usable, found), None)
+
+
+def _checked(key: object) -> str | None:
+    """Another type would be known by other bytes than the same key as text."""
+    if key is None or isinstance(key, str):
+        return key
+    raise TypeError(f"key: the handler's extractor found a {type(key).__name__}, {key!r}; it must return str or None")
 
 
 def _usable(key: str | None) -> bool:
