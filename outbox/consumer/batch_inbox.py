@@ -14,8 +14,9 @@ from outbox.consumer.batch_claims import insert_all
 from outbox.consumer.calling import call
 from outbox.consumer.claims import Claim
 from outbox.consumer.drivers import opened
+from outbox.consumer.errors import CommittedEarly
 from outbox.consumer.failures import outcome_of
-from outbox.consumer.guard import Guard
+from outbox.consumer.guard import guarded
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, Outcome, Park, Processed, Retry
 from outbox.consumer.sql_consumer import Options, SqlConsumer
@@ -75,9 +76,15 @@ class BatchInbox(SqlConsumer):
             return {}
         try:
             return self._transaction(items)
-        except Exception as error:  # noqa: BLE001 -- named in the outcome, which the runner logs
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- named in the outcome; one that exits takes no other with it
             failed = outcome_of(error)
-        if len(items) == 1 or (isinstance(failed, Retry) and failed.outage):
+            # What was committed early would pass for repeats of itself.
+            is_common = isinstance(error, CommittedEarly) or (
+                isinstance(failed, Retry) and failed.outage and not failed.begun
+            )
+        if len(items) == 1 or is_common:
             return {item.place: failed for item in items}
         middle = len(items) // 2
         return self._bisected(items[:middle]) | self._bisected(items[middle:])
@@ -87,15 +94,11 @@ class BatchInbox(SqlConsumer):
             sorted_out = insert_all(connection, [item.claim for item in items])
             known = {item.place: sorted_out.outcome_of(item.claim) for item in items}
             new = [item for item in items if known[item.place] is None]
-            guard = Guard(connection)
-            try:
+            with guarded(connection) as guard:
                 for handler, messages in _by_handler(new).items():
                     call(partial(self._bridge.adapted(handler), messages, guard.session), guard.saw)
                 guard.settle()
                 guard.commit()
-            except BaseException:
-                guard.undo()
-                raise
         return {place: outcome or Processed() for place, outcome in known.items()}
 
 

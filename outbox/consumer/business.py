@@ -10,7 +10,7 @@ from outbox.consumer.calling import Handler, call
 from outbox.consumer.drivers import opened
 from outbox.consumer.errors import HandlerFailed
 from outbox.consumer.failures import outcome_of
-from outbox.consumer.guard import Guard
+from outbox.consumer.guard import guarded
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, Outcome, Park, Processed, Retry
 from outbox.consumer.sql_consumer import Options, SqlConsumer
@@ -35,18 +35,13 @@ class BusinessConsumer(SqlConsumer):
             return outcome_of(error)
 
     def _transaction(self, message: Message, handler: Handler) -> Outcome:
-        with opened(self._guarded, self._lock_timeout) as connection:
-            guard = Guard(connection)
-            try:
-                outcome = _outcome(call(lambda: handler(message, guard.session), guard.saw))
-                guard.settle()
-                if isinstance(outcome, Processed):
-                    guard.commit()
-                else:
-                    guard.undo()
-            except BaseException:
+        with opened(self._guarded, self._lock_timeout) as connection, guarded(connection) as guard:
+            outcome = _outcome(call(lambda: handler(message, guard.session), guard.saw))
+            guard.settle()
+            if isinstance(outcome, Processed):
+                guard.commit()
+            else:
                 guard.undo()
-                raise
         return outcome
 
     def purge(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Generator
 from sqlalchemy.orm import Session
 
 from outbox.consumer.drivers import is_outage
-from outbox.consumer.errors import HandlerFailed
+from outbox.consumer.errors import HandlerFailed, LostMeanwhile
 from outbox.consumer.failures import said
 from outbox.consumer.message import Message
 
@@ -20,8 +20,8 @@ def call(work: Callable[[], object], is_own: Callable[[Exception], bool]) -> obj
     try:
         returned = work()
     except Exception as error:
-        if is_outage(error) and not is_own(error):
-            raise HandlerFailed(said(error)) from error
+        if is_outage(error):
+            raise (LostMeanwhile if is_own(error) else HandlerFailed)(said(error)) from error
         raise
     if isinstance(returned, Awaitable | Generator):
         raise HandlerFailed(

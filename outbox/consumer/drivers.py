@@ -22,6 +22,8 @@ _MYSQL_IN_TRANS = 1
 DUPLICATE_ENTRY = 1062
 #: ER_LOCK_WAIT_TIMEOUT (undoes the statement only), ER_LOCK_DEADLOCK (undoes everything), ER_LOCK_NOWAIT.
 LOCK_TIMEOUT, DEADLOCK, LOCK_NOWAIT = 1205, 1213, 3572
+#: ER_SP_DOES_NOT_EXIST, also of savepoints.
+NO_SAVEPOINT = 1305
 
 #: PEP 249's names.
 _DRIVER_ERRORS = {"DatabaseError", "InterfaceError"}

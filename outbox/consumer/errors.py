@@ -19,6 +19,10 @@ class StoreAway(OutboxError):
     """The store of the claims cannot be reached or cannot write, so that any other message would fare the same."""
 
 
+class LostMeanwhile(OutboxError):
+    """The store was there when the handler began, and its connection is lost since: an outage, or its doing."""
+
+
 class CommittedEarly(OutboxError):
     """The transaction was ended behind the inbox's back: what came before may be durable, what came after is not."""
 

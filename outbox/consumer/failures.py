@@ -3,7 +3,7 @@
 from sqlalchemy.exc import DBAPIError
 
 from outbox.consumer.drivers import is_outage
-from outbox.consumer.errors import CommittedEarly, Permanent, StoreAway
+from outbox.consumer.errors import CommittedEarly, LostMeanwhile, Permanent, StoreAway
 from outbox.consumer.outcome import Outcome, Park, Retry
 
 
@@ -15,6 +15,8 @@ def outcome_of(error: BaseException) -> Outcome:
     """
     if isinstance(error, Permanent | CommittedEarly):
         return Park(said(error))
+    if isinstance(error, LostMeanwhile):
+        return Retry(str(error), outage=True, begun=True)
     return Retry(said(error), outage=isinstance(error, StoreAway) or is_outage(error))
 
 

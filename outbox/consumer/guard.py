@@ -6,30 +6,47 @@ COMMIT otherwise. The same check finds errors that the handler swallowed althoug
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine, ExceptionContext
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from outbox.columns import MYSQL_FAMILY
-from outbox.consumer.drivers import DEADLOCK, LOCK_TIMEOUT, TransactionState, number_of, transaction_state
-from outbox.consumer.errors import CommittedEarly, TransactionBroken
+from outbox.consumer.drivers import (
+    DEADLOCK,
+    LOCK_TIMEOUT,
+    NO_SAVEPOINT,
+    TransactionState,
+    is_outage,
+    number_of,
+    transaction_state,
+)
+from outbox.consumer.errors import CommittedEarly, LostMeanwhile, TransactionBroken
+from outbox.consumer.failures import said
 
 _OPTION = "outbox_guard"
 _REMEDY = "leave commit, rollback and close to the inbox (begin_nested() is allowed), and raise to undo"
 
+#: What may stand before a statement: blanks and comments, but none that MySQL executes.
+_BEFORE = r"(?:\s|;|--[^\n]*\n|#[^\n]*\n|/\*(?![!M]).*?\*/)*"
 _ENDS = re.compile(
-    r"\s*(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION"
+    _BEFORE + r"(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION"
     r"|ROLLBACK(?!\s+(WORK\s+|TRANSACTION\s+)?TO\b))\b",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
 #: MySQL manual, "Statements That Cause an Implicit Commit".
 _ENDS_ON_MYSQL = re.compile(
-    r"\s*((CREATE|DROP)(?!\s+TEMPORARY)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK\s+TABLES|UNLOCK\s+TABLES"
+    _BEFORE + r"((CREATE|DROP)(?!\s+TEMPORARY)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK\s+TABLES|UNLOCK\s+TABLES"
     r"|ANALYZE|OPTIMIZE|REPAIR|SET\s+(SESSION\s+|@@)?AUTOCOMMIT)\b",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
+#: May commit, or be rolled back by a deadlock, and go on in a transaction that MySQL begins by itself.
+_CALLS_ON_MYSQL = re.compile(_BEFORE + r"(CALL|EXECUTE)\b", re.IGNORECASE | re.DOTALL)
+_MARK = "outbox_guard"
 
 
 class Guard:
@@ -41,6 +58,7 @@ class Guard:
         self._broken: str | None = None
         self._ended_unseen = False
         self._committing = False
+        self._marked = False
         self._last_error: BaseException | None = None
         # Its commit() and close() do not reach the connection; its rollback() does, and is found out.
         self.session = Session(bind=connection, join_transaction_mode="rollback_only")
@@ -82,7 +100,7 @@ class Guard:
             raise TransactionBroken(f"the handler ended the connection's transaction; {_REMEDY}")
         state = transaction_state(self._connection)
         self._check_ending(state)
-        if state is TransactionState.ABORTED:
+        if state is not TransactionState.OPEN:
             raise TransactionBroken(
                 "the handler swallowed a database error that had aborted the transaction; let it rise"
             )
@@ -92,6 +110,7 @@ class Guard:
         self._check_ending(None if self._connection.invalidated else transaction_state(self._connection))
 
     def _check_ending(self, state: TransactionState | None) -> None:
+        self._look_for_mark()
         self._look(state)
         if self._ended_unseen:
             raise CommittedEarly(
@@ -113,8 +132,14 @@ class Guard:
             self._refuse("the handler ended the transaction and went on")
         self.check_ending()
         on_mysql = self._connection.dialect.name in MYSQL_FAMILY
+        gone = self._connection.invalidated
+        if self._last_error and not gone and transaction_state(self._connection) is TransactionState.NONE:
+            self._refuse("a database error ended the transaction, and the handler went on")
         if _ENDS.match(statement) or (on_mysql and _ENDS_ON_MYSQL.match(statement)):
             self._refuse(f"the handler's statement {statement.split()[0]} ends the transaction")
+        if on_mysql and _CALLS_ON_MYSQL.match(statement):
+            self._driver(f"SAVEPOINT {_MARK}")
+            self._marked = True
 
     def _look(self, state: TransactionState | None) -> None:
         """Notices that the transaction ended unseen: by a procedure on MySQL, or on the driver's own connection."""
@@ -124,6 +149,25 @@ class Guard:
             return  # ended by an error: nothing was kept
         if state is TransactionState.NONE:
             self._ended_unseen = True
+
+    def _look_for_mark(self) -> None:
+        """Notices that a procedure ended the transaction, also if another was begun since: the savepoint is gone."""
+        if not self._marked or self._connection.invalidated:
+            return
+        self._marked = False
+        try:
+            self._driver(f"RELEASE SAVEPOINT {_MARK}")
+        except Exception as error:
+            if number_of(error) != NO_SAVEPOINT:
+                raise
+            self._ended_unseen = self._ended_unseen or not self._broken
+
+    def _driver(self, statement: str) -> None:
+        cursor = self._connection.connection.cursor()
+        try:
+            cursor.execute(statement)
+        finally:
+            cursor.close()
 
     def failed(self, error: BaseException | None, *, disconnected: bool) -> None:
         """Notes an error after which the transaction is not whole, in case the handler swallows it."""
@@ -137,6 +181,36 @@ class Guard:
     def _refuse(self, what: str) -> None:
         self._broken = f"{what}; {_REMEDY}"
         raise TransactionBroken(self._broken)
+
+
+@contextmanager
+def guarded(connection: Connection) -> Iterator[Guard]:
+    """A guard for a handler and for what makes its work durable; undone if anything rises.
+
+    ``LostMeanwhile`` where the connection was lost: the handler may be the reason.
+    """
+    guard = Guard(connection)
+    try:
+        yield guard
+    except Exception as error:
+        undone = _undone(guard)
+        if isinstance(error, LostMeanwhile) or (undone and not is_outage(error)):
+            raise
+        raise LostMeanwhile(said(error)) from error
+    except BaseException:
+        guard.undo()
+        raise
+
+
+def _undone(guard: Guard) -> bool:
+    """False: the connection is lost, and the database undoes it by itself."""
+    try:
+        guard.undo()
+    except DBAPIError as error:
+        if not is_outage(error):
+            raise
+        return False
+    return True
 
 
 def watch(engine: Engine) -> None:

@@ -14,6 +14,7 @@ from outbox.consumer.calling import call
 from outbox.consumer.claims import Claim
 from outbox.consumer.drivers import opened
 from outbox.consumer.errors import HandlerFailed
+from outbox.consumer.failures import said
 from outbox.consumer.guard import Guard
 from outbox.consumer.leased import LeasedExecution
 from outbox.consumer.leases import Lease
@@ -32,6 +33,8 @@ class FencedLease:
         self._lease = lease
         self._lock_timeout = lock_timeout
         self._guard: Guard | None = None
+        self._failed: str | None = None
+        self._open = False
         self.finished = False
 
     @property
@@ -54,9 +57,24 @@ class FencedLease:
 
         Raises ``LeaseLost``, everything undone, if another owner has claimed the key. It must not be ended by hand.
         """
-        if self.finished:
-            raise HandlerFailed("lease.transaction() is entered a second time: the effect is durable already")
+        if self.finished or self._open:
+            raise HandlerFailed(
+                "lease.transaction() is entered a second time: one transaction makes the effect durable"
+            )
         self.check()
+        self._open = True
+        try:
+            with self._transaction() as session:
+                yield session
+        except BaseException as error:
+            self._failed = said(error)
+            raise
+        finally:
+            self._open = False
+        self.finished = True
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Session]:
         with opened(self._engine, self._lock_timeout) as connection:
             guard = self._guard = Guard(connection)
             try:
@@ -67,7 +85,15 @@ class FencedLease:
             except BaseException:
                 guard.undo()
                 raise
-        self.finished = True
+
+    def finish(self) -> None:
+        """Remembers a message whose handler wrote nothing here; raises if it swallowed that its effect was undone."""
+        if self.finished:
+            return
+        if self._failed:
+            raise HandlerFailed(f"the handler swallowed that lease.transaction() failed ({self._failed}); let it rise")
+        with self.transaction():
+            pass
 
     def saw(self, error: Exception) -> bool:
         """Whether it is the transaction's own connection that raised the error."""
@@ -110,8 +136,6 @@ class LeasedInbox(SqlConsumer):
         def work(lease: Lease) -> None:
             fenced = FencedLease(self._guarded, claim, lease, self._lock_timeout)
             call(lambda: handler(message, fenced), fenced.saw)
-            if not fenced.finished:
-                with fenced.transaction():
-                    pass
+            fenced.finish()
 
         return self._execution.execute(claim, work)

@@ -34,6 +34,8 @@ class Retry:
 
     reason: str
     outage: bool = False
+    #: The store was there when the handler began: if that repeats, the message is at fault, not the store.
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

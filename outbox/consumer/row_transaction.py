@@ -7,7 +7,7 @@ from outbox.consumer.calling import Handler, call
 from outbox.consumer.claims import Claim, Inserted
 from outbox.consumer.drivers import begun
 from outbox.consumer.failures import outcome_of
-from outbox.consumer.guard import Guard
+from outbox.consumer.guard import guarded
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, InProgress, Outcome, Park, Processed, Retry
 
@@ -56,16 +56,12 @@ class RowTransaction:
 
     @staticmethod
     def _run(connection: Connection, claim: Claim, message: Message, handler: Handler, *, locked: bool) -> None:
-        guard = Guard(connection)
-        try:
+        with guarded(connection) as guard:
             call(lambda: handler(message, guard.session), guard.saw)
             guard.settle()
             if locked:
                 claims.finish(connection, claim)
             guard.commit()
-        except BaseException:
-            guard.undo()
-            raise
 
 
 def _standing(connection: Connection, claim: Claim) -> Outcome | None:

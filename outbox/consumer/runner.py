@@ -2,8 +2,10 @@
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from outbox import faults
 from outbox.brokers.base import BrokerClosed
@@ -21,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: What one POP request may ask for.
 _BATCH = 32
+#: So often in a row a message may lose the connection of a store that was there: then it is charged a retry.
+_LOSSES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +123,10 @@ class Runner:
 
     def _process(self, waiting: Sequence[Held]) -> None:
         rest = self._settings.outage_rest
+        losses: Counter[Held] = Counter()
         while not self._stop.is_set() and (waiting := _ours(waiting)):
-            settled = map(self._settled, waiting, self._outcomes(waiting))
+            judged = map(partial(_judged, losses), waiting, self._outcomes(waiting))
+            settled = map(self._settled, waiting, judged)
             waiting = [held for held, done in zip(waiting, settled, strict=True) if not done]
             if not waiting:
                 return
@@ -161,6 +167,12 @@ class Runner:
             worker.join(max(0.0, end - monotonic()))
         if late := [worker.name for worker in workers if worker.is_alive()]:
             log.error("handlers still run after the drain time-out (%s): their messages come again", ", ".join(late))
+
+
+def _judged(losses: "Counter[Held]", held: Held, outcome: Outcome) -> Outcome:
+    """A message that ends the connection each time, by its size or its duration, would pass for an outage for ever."""
+    losses[held] = losses[held] + 1 if isinstance(outcome, Retry) and outcome.begun else 0
+    return Retry(getattr(outcome, "reason", "")) if losses[held] >= _LOSSES else outcome
 
 
 def _ours(waiting: Sequence[Held]) -> list[Held]:

@@ -139,6 +139,29 @@ def test_an_outage_uses_up_no_retry() -> None:
     assert next(calls, None) is None
 
 
+def test_a_message_that_ends_the_connection_each_time_is_charged_and_holds_up_nobody() -> None:
+    # Given a message under whose handler a store that was there goes away, again and again
+    source, bad, good = FakeSource(redelivers=False), delivery(), delivery()
+    lost = Retry("lost", outage=True, begun=True)
+    source.put(bad)
+    with running(source, FakeStrategy(lambda it: lost if it.unique_id == bad.unique_id else Processed())):
+        # When it has done so often enough / Then it is given back for later, and others are received
+        source.wait_until(lambda: bool(source.returned), "returned")
+        source.put(good)
+        source.wait_until(lambda: source.acknowledged == [good.unique_id], "acknowledged")
+    assert source.returned == [(bad.unique_id, 10.0)]
+
+
+def test_an_outage_in_between_is_not_the_message_s_fault() -> None:
+    source, message = FakeSource(), delivery()
+    lost, away = Retry("lost", outage=True, begun=True), Retry("away", outage=True)
+    calls = iter([lost, lost, away, lost, lost])
+    source.put(message)
+    with running(source, FakeStrategy(lambda _: next(calls, Processed()))):
+        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+    assert source.returned == []
+
+
 def test_nothing_more_is_received_during_an_outage() -> None:
     # Given a store that is away, and one worker that holds a message
     source, strategy = FakeSource(), FakeStrategy(answers(Retry("away", outage=True)))
