@@ -89,9 +89,9 @@ def _decode(content: bytes) -> StoredMessage:
     topic, position = _piece(content, position + (1 if magic == _MAGIC_V1 else 2), topic_length)
     properties, _ = _piece(content, position + 2, _SHORT.unpack_from(content, position)[0])
     return StoredMessage(
-        topic=topic.decode(),
+        topic=_text(topic),
         body=_inflate(body) if flag & _COMPRESSED else body,
-        properties=decode_properties(properties.decode()),
+        properties=decode_properties(_text(properties)),
         queue_id=queue_id,
         queue_offset=queue_offset,
         commit_log_offset=commit_log_offset,
@@ -99,6 +99,11 @@ def _decode(content: bytes) -> StoredMessage:
         stored_at=stored_at,
         born_at=born_at,
     )
+
+
+def _text(content: bytes) -> str:
+    """Others' bytes that are no UTF-8 are spelt out: refused, they would hold up all messages of their answer."""
+    return content.decode(errors="backslashreplace")
 
 
 def _piece(content: bytes, start: int, length: int) -> tuple[bytes, int]:

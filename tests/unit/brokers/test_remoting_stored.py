@@ -106,6 +106,17 @@ def test_a_body_that_is_cut_off_is_refused() -> None:
         list(decode_messages(stored_message("t", body[:10], {}, flag=1)))
 
 
+def test_properties_that_are_no_utf_8_are_spelt_out() -> None:
+    # Given a message whose producer wrote its tag in another encoding, before an ordinary one
+    odd = stored_message("t", b"one", {"TAGS": "??"}).replace(b"??", "é".encode("latin-1") + b"\xff")
+    content = odd + stored_message("t", b"two", {"TAGS": "b"})
+    # When they are read / Then both are there
+    assert [(it.body, it.properties["TAGS"]) for it in decode_messages(content)] == [
+        (b"one", "\\xe9\\xff"),
+        (b"two", "b"),
+    ]
+
+
 @given(st.dictionaries(WORDS, WORDS))
 def test_properties_come_back(properties: dict[str, str]) -> None:
     # Given properties; When they are written and read; Then they are the same
