@@ -102,14 +102,21 @@ class Claims:
         return attempts
 
     def _round(self, limit: int, max_bytes: int, lease: float) -> tuple[list[Attempt], int]:
-        """One transaction: the rows to ship, and how many others it parked."""
+        """The rows to ship, and how many others were met behind the heads of their lanes.
+
+        Those are parked in a transaction of its own, which holds no row while it waits for the locks of lanes. If it
+        fails, or the relay dies before it, they are under a lease that runs out, and are met again.
+        """
         # The token is the lease id, and one draw serves the whole claim: a row id and a token name one attempt.
         fresh = fresh_token()
         parameters = {"rows": limit, "bytes": max_bytes, "seconds": lease, "fresh": fresh}
         with self._database.transaction(durable=False, index_order=True) as connection:
             rows = self._take(connection, parameters)
-            heads = self._lanes.sift(connection, rows, fresh)
-        return [_attempt(row, fresh) for row in heads], len(rows) - len(heads)
+            behind = self._lanes.behind(connection, rows)
+        if behind:
+            with self._database.transaction(durable=False, index_order=True) as connection:
+                behind = self._lanes.park(connection, behind, fresh, len(rows))
+        return [_attempt(row, fresh) for row in rows if row.id not in behind], len(behind)
 
     def renew(self, attempts: Iterable[Attempt], lease: float) -> set[int]:
         """Leases the attempts for ``lease`` seconds from now; the ids of the rows that are still theirs."""

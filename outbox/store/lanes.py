@@ -10,11 +10,12 @@ Two locks, which end with the transaction that takes them. Nobody ever takes bot
 No daemon takes it, so a settlement never waits for a business transaction, and nothing is left to the sweep because one
 is open.
 
-*claims that park, and moves that end a row of a lane*, take the second, after the rows that they hold, in the order of
-its slots; the transactions of daemons are short. Whoever has it looks at the lane once more, in a new statement: a
-claim parks only behind a head that is still open, and the end of a head finds every row that was parked before.
-Neither waits for a row after that: a next row that somebody else has locked (an operator's cancel; on MariaDB a
-business transaction that adds the same key again) is left as it is, to that cancel or to the sweep.
+*claims that park, and moves that end a row of a lane*, take the second, in the order of its slots: a claim once it has
+committed its leases and holds no row, an ending after its rows. The transactions of daemons are short. Whoever has it
+looks at the lane once more, in a new statement: a claim parks only behind a head that is still open, and the end of a
+head finds every row that was parked before. Neither waits for a row after that: a next row that somebody else has
+locked (an operator's cancel; on MariaDB a business transaction that adds the same key again) is left as it is, to that
+cancel or to the sweep.
 
 From-states: *parking* takes pending rows that this very claim has leased (token and lease id are compared), and with
 them others behind them that are due, so under no lease, and leaves them without a token: every half of theirs gets
@@ -48,6 +49,9 @@ _PRODUCER_SLOTS: Final = 65_536
 _DAEMON_SLOTS: Final = 4_096
 #: Followers that are parked beside those that a claim has met.
 _PARKED_AT_ONCE: Final = 1_000
+
+#: Looks at a next row that is locked: MariaDB's claims lock for a moment what they only pass by.
+_TRIES: Final = 3
 
 #: Whether a dead row of the topic holds its lane until an operator decides.
 HoldsLane = Callable[[str], bool]
@@ -97,21 +101,22 @@ class Lanes:
         self._park_due = _park_due(dialect)
         self._unpark = _unpark(dialect)
 
-    def sift(self, connection: Connection, rows: Sequence[Any], fresh: str) -> Sequence[Any]:
-        """Those of the rows, just leased under ``fresh``, that are heads of their lanes or have none; parks the others.
+    def behind(self, connection: Connection, rows: Sequence[Any]) -> dict[int, str]:
+        """Those of the rows (ids to lanes) that stand behind the head of their lane; no statement where none has."""
+        return self._behind(connection, {row.id: lane_key(row.topic, row.lane) for row in rows if row.lane is not None})
 
-        No statement where no row has a lane, and one where all are heads.
+    def park(self, connection: Connection, behind: Mapping[int, str], fresh: str, met: int) -> dict[int, str]:
+        """Parks those of the rows, leased under ``fresh``, that still stand behind their heads, and says which.
+
+        To be called in a transaction that holds no row yet: whoever has the locks of lanes may wait for rows.
         """
-        laned = {row.id: lane_key(row.topic, row.lane) for row in rows if row.lane is not None}
-        behind = self._behind(connection, laned)
-        if behind:
-            _lock(connection, behind.values())
-            behind = self._behind(connection, behind)
-            others = self._others(connection, behind, len(rows))
-            plan_freely(connection)
-            self._park.apply(connection, [{"id": row_id, "token": fresh, "lease": fresh} for row_id in behind])
-            self._park_due.apply(connection, [{"id": row_id} for row_id in others])
-        return [row for row in rows if row.id not in behind] if behind else rows
+        _lock(connection, behind.values())
+        behind = self._behind(connection, behind)
+        others = self._others(connection, behind, met)
+        plan_freely(connection)
+        self._park.apply(connection, [{"id": row_id, "token": fresh, "lease": fresh} for row_id in behind])
+        self._park_due.apply(connection, [{"id": row_id} for row_id in others])
+        return behind
 
     def _others(self, connection: Connection, behind: Mapping[int, str], met: int) -> Sequence[int]:
         """What follows in a lane that fills the page: a claim before 100,000 followers need not meet each of them."""
@@ -130,7 +135,11 @@ class Lanes:
             return []
         _lock(connection, lanes)
         heads = connection.execute(self._heads, _given(lanes)).all()
-        return self._unpark.apply(connection, [{"id": head.id} for head in heads if head.parked])
+        waiting = {head.id for head in heads if head.parked}
+        woken: list[int] = []
+        for _ in range(_TRIES):
+            woken += self._unpark.apply(connection, [{"id": row_id} for row_id in waiting.difference(woken)])
+        return woken
 
     def stuck(self, connection: Connection, lanes: Collection[str]) -> list[str]:
         """Those of the lanes whose head is parked; nobody will end a row before it."""

@@ -15,7 +15,10 @@ class Row(NamedTuple):
 
     is_open: bool = True
     parked: bool = False
-    leased: bool = False
+    #: The claim that leases it, from 1; 0: none.
+    holder: int = 0
+    #: Whether the holder has found it to be the head.
+    shipped: bool = False
 
 
 class Step(StrEnum):
@@ -107,7 +110,7 @@ def successors(world: World, rules: Rules, bounds: Bounds) -> Iterator[tuple[str
     actors = (("producers", _produce), ("claims", _claim), ("endings", _end), ("cancels", _cancel))
     for kind, act in actors:
         for place, transaction in enumerate(getattr(world, kind)):
-            for what, after, now in act(world, transaction, rules, bounds):
+            for what, after, now in act(world, transaction, rules, place + 1):
                 yield f"{kind}: {what}", _put(after, kind, place, now)
             if transaction.step is not Step.IDLE and (kind != "cancels" or bounds.rollbacks):
                 yield f"{kind}: {DEATH}", _put(world, kind, place, Transaction())
@@ -126,62 +129,67 @@ DEATH = "dies before its commit"
 _Acts = Iterator[tuple[str, World, Transaction]]
 
 
-def _produce(world: World, it: Transaction, rules: Rules, bounds: Bounds) -> _Acts:
+def _produce(world: World, it: Transaction, rules: Rules, me: int) -> _Acts:
     free = not any(other.has_lock for other in world.producers)
-    if it.step is Step.IDLE and world.next_id <= bounds.rows:
+    if it.step is Step.IDLE and world.next_id <= len(world.rows):
         yield "begins", world, Transaction(Step.LINE_UP if rules.lock_before_id else Step.INSERT)
     elif it.step is Step.LINE_UP and (free or not rules.producers_lock):
         following = Step.INSERT if not it.row else Step.COMMIT
         yield "lines up", world, it._replace(step=following, has_lock=rules.producers_lock)
-    elif it.step is Step.INSERT and world.next_id <= bounds.rows:
+    elif it.step is Step.INSERT and world.next_id <= len(world.rows):
         row, after = world.next_id, world._replace(next_id=world.next_id + 1)
         step = Step.COMMIT if rules.lock_before_id else Step.LINE_UP
         yield f"inserts {row}", after, it._replace(step=step, row=row, written=((row, Row()),))
     elif it.step is Step.INSERT:
         yield "has nothing to add", world, Transaction()
     elif it.step is Step.COMMIT:
-        late = any(row is not None and (row.leased or not row.is_open) for row in world.rows[it.row :])
+        late = any(row is not None and (row.shipped or not row.is_open) for row in world.rows[it.row :])
         yield f"commits {it.row}", _committed(world, it, overtaken=late), Transaction()
 
 
-def _claim(world: World, it: Transaction, rules: Rules, bounds: Bounds) -> _Acts:
+def _claim(world: World, it: Transaction, rules: Rules, me: int) -> _Acts:
+    """Two transactions where it meets a follower: the second one, which parks it, begins without a row."""
     if it.step is Step.IDLE:
         yield from _candidates(world, it)
+    elif it.step is Step.LOOK and (not rules.heads_only or _is_head(world, it)):
+        yield "sees the head", world, _written(it, Row(holder=me, shipped=True))
     elif it.step is Step.LOOK:
-        yield "looks", world, _after_look(world, it, rules)
+        yield "leases it meanwhile", _with(world, it.row, Row(holder=me)), Transaction(Step.LOCK, it.row)
     elif it.step is Step.LOCK and _lock_is_free(world, rules):
-        after = it._replace(has_lock=rules.daemons_lock)
-        yield "locks", world, after._replace(step=Step.LOOK_AGAIN if rules.look_after_lock else Step.COMMIT)
+        locked = it._replace(step=Step.LOOK_AGAIN, has_lock=rules.daemons_lock)
+        yield "locks", world, locked if rules.look_after_lock else _parking(world, locked, me)
     elif it.step is Step.LOOK_AGAIN:
-        yield "looks again", world, _written(it, Row(leased=True) if _is_head(world, it) else Row(parked=True))
+        shipped = _written(it, Row(holder=me, shipped=True))
+        yield "looks again", world, shipped if _is_head(world, it) else _parking(world, it, me)
     elif it.step is Step.COMMIT:
-        shipped = dict(it.written)[it.row].leased
-        ahead = shipped and any(number < it.row for number, _ in standing(world, it))
+        ahead = dict(it.written)[it.row].shipped and any(number < it.row for number, _ in standing(world, it))
         yield f"commits {it.row}", _committed(world, it, overtaken=ahead), Transaction()
 
 
 def _candidates(world: World, it: Transaction) -> _Acts:
     for number, row in standing(world, it):
-        if not row.parked and not row.leased and not _is_locked(world, number):
+        if not row.parked and not row.holder and not _is_locked(world, number):
             yield f"locks {number}", world, Transaction(Step.LOOK, number, locked=frozenset({number}))
 
 
-def _after_look(world: World, it: Transaction, rules: Rules) -> Transaction:
-    if not rules.heads_only or _is_head(world, it):
-        return _written(it, Row(leased=True))
-    return (it if rules.look_after_lock else _written(it, Row(parked=True)))._replace(step=Step.LOCK)
+def _parking(world: World, it: Transaction, me: int) -> Transaction:
+    """Parks its row, if the lease is still its own and nobody holds the row; else nothing."""
+    row = world.rows[it.row - 1]
+    if row != Row(holder=me) or _is_locked(world, it.row):
+        return Transaction()
+    return _written(it, Row(parked=True))._replace(locked=frozenset({it.row}))
 
 
-def _end(world: World, it: Transaction, rules: Rules, bounds: Bounds) -> _Acts:
+def _end(world: World, it: Transaction, rules: Rules, me: int) -> _Acts:
     if it.step is Step.IDLE:
         for number, row in standing(world, it):
-            if row.leased and not _is_locked(world, number):
+            if row.shipped and not _is_locked(world, number):
                 yield f"ends {number}", world, _ending(number)
     else:
         yield from _go_on(world, it, rules)
 
 
-def _cancel(world: World, it: Transaction, rules: Rules, bounds: Bounds) -> _Acts:
+def _cancel(world: World, it: Transaction, rules: Rules, me: int) -> _Acts:
     if it.step is Step.IDLE:
         for number, _ in standing(world, it):
             if not _is_locked(world, number):
@@ -223,8 +231,8 @@ def _unparking(world: World, it: Transaction) -> Transaction:
 def _time(world: World) -> Iterator[tuple[str, World]]:
     """Leases run out."""
     for number, row in standing(world, Transaction()):
-        if row.leased and not _is_locked(world, number):
-            yield f"the lease of {number} runs out", _with(world, number, row._replace(leased=False))
+        if row.holder and not _is_locked(world, number):
+            yield f"the lease of {number} runs out", _with(world, number, Row())
 
 
 def _sweep(world: World) -> Iterator[tuple[str, World]]:
