@@ -191,7 +191,7 @@ class Notifications:
         if self._connection is None:
             return False
         try:
-            row = self._connection.execute(query).fetchone()
+            row = self._connection.execute(query.encode()).fetchone()
         except psycopg.Error as error:
             self._broken(error)
             return False

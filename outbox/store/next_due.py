@@ -28,12 +28,12 @@ class NextDue:
         """Seconds until the first commit lease is over (0 and less: it is); None: there is none."""
         return self._seconds(self._unsettled)
 
-    def _seconds(self, head: sa.Select[Any]) -> float | None:
+    def _seconds(self, head: Any) -> float | None:
         with self._database.look() as connection:
             found = connection.execute(head).one_or_none()
         return None if found is None else float((found.available_at - found.now).total_seconds())
 
 
-def _head(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def _head(condition: sa.ColumnElement[bool]) -> Any:
     columns = (outbox.c.available_at, utc_now().label("now"))
     return sa.select(*columns).where(condition).order_by(outbox.c.available_at, outbox.c.id).limit(1)
