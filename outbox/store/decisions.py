@@ -6,8 +6,9 @@ the check-back carry the decision out. What ends a row un-parks the next one of 
 for all (``store.lanes``); a buried row keeps its place where its topic's lanes are held.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -78,6 +79,9 @@ class Published:
     unique_id: str
 
 
+_Outcome = TypeVar("_Outcome", Winner, Published, Refusal, Return)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcomes:
     """All that one pass learned."""
@@ -86,6 +90,17 @@ class Outcomes:
     published: Sequence[Published] = field(default=())
     refusals: Sequence[Refusal] = field(default=())
     returns: Sequence[Return] = field(default=())
+
+    def without(self, written: Collection[int]) -> "Outcomes":
+        """Those of other rows."""
+
+        def others(outcomes: Sequence[_Outcome]) -> list[_Outcome]:
+            return [it for it in outcomes if it.attempt.row_id not in written]
+
+        return Outcomes(others(self.winners), others(self.published), others(self.refusals), others(self.returns))
+
+    def __bool__(self) -> bool:
+        return any((self.winners, self.published, self.refusals, self.returns))
 
 
 class Decisions:
@@ -104,19 +119,30 @@ class Decisions:
     def decide(self, outcomes: Outcomes, commit_lease: float) -> set[int]:
         """Writes the outcomes of a pass; the ids of the rows that chose their winner, under ``commit_lease`` seconds.
 
+        Rows that another transaction holds are asked about once more: a claim locks every row that it meets for as long
+        as it lasts, also one whose lease came a moment before. What is still held then is left to its lease.
+
         An exception leaves open whether the transaction was committed: the caller then sends neither COMMIT nor
         ROLLBACK, and check-back and reconciler find out.
         """
+        committed, written = self._write(outcomes, commit_lease)
+        if left := outcomes.without(written):
+            committed |= self._write(left, commit_lease)[0]
+        return committed
+
+    def _write(self, outcomes: Outcomes, commit_lease: float) -> tuple[set[int], set[int]]:
+        """One transaction; the rows that chose their winner, and all that were written."""
         with self._database.transaction() as connection:
             published = self._publish.end(connection, map(_published, outcomes.published))
-            self._refuse.apply(connection, (_refused(it) for it in outcomes.refusals if it.delay is not None))
+            refusals = (_refused(it) for it in outcomes.refusals if it.delay is not None)
+            refused = self._refuse.apply(connection, refusals)
             buried = self._bury.end(connection, (self._buried(it) for it in outcomes.refusals if it.delay is None))
-            self._return.apply(connection, map(_returned, outcomes.returns))
+            returned = self._return.apply(connection, map(_returned, outcomes.returns))
             winners = map(_winner, outcomes.winners)
             committed = self._commit.apply(connection, winners, seconds=commit_lease, new_lease=fresh_token())
             self._lanes.go_on(connection, published.lanes | buried.lanes)
             faults.point("relay.during_decide")
-            return set(committed)
+            return set(committed), {*committed, *published.ids, *refused, *buried.ids, *returned}
 
     def _buried(self, it: Refusal) -> dict[str, object]:
         return _refused(it) | {"holds": int(self._holds_lane(it.attempt.topic))}

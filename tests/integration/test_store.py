@@ -1,8 +1,10 @@
 """The store on real servers: claims, decisions, commit leases."""
 
 from sqlalchemy import text
+from sqlalchemy.event import listens_for
 
 from outbox.lifecycle import State
+from outbox.message import Mode
 from outbox.store.claims import Attempt, Claims
 from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases
@@ -170,3 +172,23 @@ def test_a_locked_row_is_skipped_and_stays_undecided(database: Database) -> None
         outcomes = Outcomes(winners=[Winner(first, half_of()), Winner(second, half_of())])
         assert Decisions(database).decide(outcomes, 15) == {ids[1]}
     assert state_of(database, ids[0]) is State.PENDING
+
+
+def test_a_row_that_was_locked_for_a_moment_is_decided_all_the_same(database: Database) -> None:
+    if database.dialect == "sqlite":
+        assert database.engine.dialect.name == "sqlite"  # one writer at a time: nothing to skip
+        return
+    # Given a row of a pass that a claim holds while the decision is written, and no longer
+    ids = added(database, 3)
+    half, plain, refused = claimed(database)
+    force(database, plain.row_id, mode=Mode.PLAIN)
+    outcomes = Outcomes([Winner(half, half_of())], [Published(plain, "id")], [Refusal(refused, "no", 60.0)])
+    with database.engine.connect() as other:
+        other.execute(text("SELECT id FROM outbox FOR UPDATE"))
+        listens_for(database.engine, "commit", once=True)(lambda _: other.rollback())
+        # When it is written
+        decided = Decisions(database).decide(outcomes, 15)
+    # Then nothing waits for the end of its lease
+    assert decided == {half.row_id}
+    assert [state_of(database, row_id) for row_id in ids] == [State.COMMITTED, State.DELIVERED, State.PENDING]
+    assert column(database, refused.row_id, "failures") == 1
