@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -170,7 +171,7 @@ VACUUM = {
 _vacuum = sa.DDL(  # type: ignore[no-untyped-call]
     f"ALTER TABLE outbox SET ({', '.join(f'{name} = {value}' for name, value in VACUUM.items())})"
 )
-sa.event.listen(outbox, "after_create", _vacuum.execute_if(dialect="postgresql"))
+event.listen(outbox, "after_create", _vacuum.execute_if(dialect="postgresql"))
 
 #: What transactions lock for a lane on MariaDB and MySQL, which have no advisory locks that end with a transaction.
 lane_slot = sa.Table(
