@@ -68,7 +68,10 @@ class BatchInbox(SqlConsumer):
         return [outcomes[place] for place in range(len(deliveries))]
 
     def _execute(self, message: Message, handler: Handler) -> Outcome:
-        return self._bisected([_Item(0, message, Claim.of(self.consumer, message), handler)])[0]
+        try:
+            return self._transaction([_Item(0, message, Claim.of(self.consumer, message), handler)])[0]
+        except Exception as error:  # noqa: BLE001 -- named in the outcome, which the runner logs
+            return outcome_of(error)
 
     def _bisected(self, items: Sequence[_Item]) -> dict[int, Outcome]:
         """All at once if it works, else either half by itself, down to the message that fails."""

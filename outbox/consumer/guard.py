@@ -135,8 +135,8 @@ class Guard:
         gone = self._connection.invalidated
         if self._last_error and not gone and transaction_state(self._connection) is TransactionState.NONE:
             self._refuse("a database error ended the transaction, and the handler went on")
-        if _ENDS.match(statement) or (on_mysql and _ENDS_ON_MYSQL.match(statement)):
-            self._refuse(f"the handler's statement {statement.split()[0]} ends the transaction")
+        if ends := _ENDS.match(statement) or (on_mysql and _ENDS_ON_MYSQL.match(statement)):
+            self._refuse(f"the handler's statement {ends[1]} ends the transaction")
         if on_mysql and _CALLS_ON_MYSQL.match(statement):
             self._driver(f"SAVEPOINT {_MARK}")
             self._marked = True
