@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from outbox import migrate, settings
 from outbox.errors import SettingsError
 from outbox.settings import Settings
+from outbox.shown import where, without_secrets
 from outbox.store.database import Database
 from outbox.wiring import open_database
 
@@ -58,5 +59,6 @@ def reachable(database: Database) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        where = database.engine.url.render_as_string(hide_password=True)
-        raise SettingsError(f"OUTBOX_DATABASE_URL: cannot use {where}: {error.orig}") from error
+        url = database.engine.url
+        said = without_secrets(str(error.orig), url)
+        raise SettingsError(f"OUTBOX_DATABASE_URL: cannot use {where(url)}: {said}") from error

@@ -13,6 +13,7 @@ from outbox.doctor.findings import Finding
 from outbox.envelope import origin_of
 from outbox.message import Mode
 from outbox.settings import Settings
+from outbox.shown import where, without_secrets
 from outbox.store.database import Database
 from outbox.store.examined_rows import ExaminedRows
 from outbox.store.examined_schema import ExaminedSchema, SchemaFacts
@@ -45,19 +46,21 @@ class DatabaseExamination:
 
     def findings(self) -> Iterator[Finding]:
         """Fills ``known`` on the way."""
-        where = self._database.engine.url.render_as_string(hide_password=True)
+        url = self._database.engine.url
         if self._is_a_missing_file():
             yield database_subjects.DATABASE_REACHABLE.problem(
-                "database", f"{where}: `outbox db upgrade` makes this file"
+                "database", f"{where(url)}: `outbox db upgrade` makes this file"
             )
             return
         try:
             with self._database.transaction() as connection:
                 connection.execute(sa.select(sa.literal(1)))
         except DBAPIError as error:
-            yield database_subjects.DATABASE_REACHABLE.problem("database", f"{where}: {_line(error)}")
+            yield database_subjects.DATABASE_REACHABLE.problem(
+                "database", f"{where(url)}: {without_secrets(_line(error), url)}"
+            )
             return
-        yield database_subjects.DATABASE_REACHABLE.ok("database", where)
+        yield database_subjects.DATABASE_REACHABLE.ok("database", where(url))
         for part in (self._of_server, self._of_clock, self._of_schema, self._of_open, self._of_rows, self._of_identity):
             yield from self._guarded(part)
 
