@@ -7,7 +7,7 @@ row. So whatever moves while the audit looks has moved in the direction that exp
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import islice
 from typing import Final
@@ -23,6 +23,7 @@ from outbox.verdict import Sighting
 #: Messages of one look into the database, and halves of one look-up, with the seconds that it may take.
 _BATCH: Final = 500
 _LOOK_UP: Final = 30.0
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Kind(StrEnum):
@@ -255,4 +256,9 @@ def scope_of(
     now: datetime, since: datetime, until: datetime, topic: str | None, older_than: float, retention: float
 ) -> Scope:
     """The scope of an audit at ``now``, by the database's clock; ``older_than`` and ``retention`` in seconds."""
-    return Scope(since, until, topic, now - timedelta(seconds=older_than), now - timedelta(seconds=retention))
+    return Scope(since, until, topic, before(now, older_than), before(now, retention))
+
+
+def before(moment: datetime, seconds: float) -> datetime:
+    """``seconds`` earlier, and not before 1970, however long that is."""
+    return moment - timedelta(seconds=min(seconds, (moment - _BEGINNING).total_seconds()))

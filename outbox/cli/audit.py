@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from outbox import settings
-from outbox.audit import Audit, Finding, Kind, Scope, Untold, scope_of
+from outbox.audit import Audit, Finding, Kind, Scope, Untold, before, scope_of
 from outbox.brokers.ledger import CannotTell
 from outbox.cli import present
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin, reachable, ready, seconds
@@ -52,7 +52,7 @@ def audit_command(
     with ready(loaded) as database, reachable(database), _cannot_tell_is_told():
         now = AuditedRows(database).now()
         end = end or now
-        begin = begin or end - timedelta(seconds=back)
+        begin = begin or before(end, back)
         if begin >= end:
             raise typer.BadParameter(f"{present.iso(begin)} is not before {present.iso(end)}", param_hint="--since")
         scope = scope_of(now, begin, end, topic, age, loaded.retention)
