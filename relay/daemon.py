@@ -21,7 +21,7 @@ from relay.watch import Watch
 LOOP = "relay"
 #: Seconds for which the watch may be silent: a database that says nothing is waited for.
 _WATCH_PATIENCE = 60.0
-#: Seconds for a purge of a large backlog, which goes slowly on purpose.
+#: Seconds for a purge beyond its interval: well above ``relay.purge.LONGEST``, after which a run ends by itself.
 _PURGE_PATIENCE = 3600.0
 
 

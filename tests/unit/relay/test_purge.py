@@ -6,7 +6,7 @@ import pytest
 
 from outbox.store.retention import Periods
 from relay.events import Events
-from relay.purge import Purge
+from relay.purge import LONGEST, Purge
 
 
 class Deletions:
@@ -61,3 +61,18 @@ def test_nothing_to_delete_is_no_event() -> None:
     deletions, said = Deletions([]), Purged()
     Purge(deletions, Periods(100.0), said, lambda: 0.0, lambda _: False).run()  # type: ignore[arg-type]
     assert said.rows == []
+
+
+def test_a_run_ends_however_much_there_is_to_delete() -> None:
+    # Given a backlog of a day at this pace
+    deletions, said = Deletions([500] * 86_400), Purged()
+
+    def rest(seconds: float) -> bool:
+        deletions.now += seconds
+        return False
+
+    # When the purge runs
+    Purge(deletions, Periods(100.0), said, lambda: deletions.now, rest).run()  # type: ignore[arg-type]
+    # Then it has used its time, and leaves the rest to the next run
+    assert deletions.now == LONGEST
+    assert len(said.rows) == LONGEST
