@@ -97,7 +97,12 @@ class Breakers:
             log.debug("%s is not pinged any more: %s", address, closed)
 
     def _find_out(self, address: str, breaker: _Breaker) -> None:
-        answers = self._ping(address)
+        """Whatever becomes of the ping, it is over then: or the broker would never be asked again."""
+        answers = False
+        try:
+            answers = self._ping(address)
+        except Exception:
+            log.exception("%s cannot be pinged", address)
         with self._lock:
             breaker.pinging = False
             breaker.half_open = answers

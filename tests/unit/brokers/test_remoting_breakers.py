@@ -63,6 +63,26 @@ def test_a_broker_is_pinged_after_a_pause_that_grows_to_a_most(clock: Clock) -> 
     assert set(gaps[3:]) == {10}
 
 
+def test_a_ping_that_fails_in_an_unforeseen_way_is_not_the_last(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    # Given a broker that has failed, and a first ping that raises
+    pings = iter((ValueError("no such key"), None))
+
+    def ping(_address: str) -> bool:
+        if (error := next(pings)) is not None:
+            raise error
+        return True
+
+    tested = Breakers(ping, AtOnce())
+    tested.failed(ADDRESS)
+    # When the pauses are over
+    for _ in range(2):
+        clock.now += 3
+        tested.closed(ADDRESS)
+    # Then it was pinged again, one message may find out, and the log tells of the first
+    assert tested.probes(ADDRESS)
+    assert f"{ADDRESS} cannot be pinged" in caplog.text
+
+
 def test_one_message_finds_out_whether_a_broker_that_answers_takes_any(clock: Clock) -> None:
     # Given a broker that answers the first ping after its failure
     tested = Breakers(lambda _: True, AtOnce())
