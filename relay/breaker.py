@@ -71,5 +71,8 @@ class Breaker:
             return was_away
 
     def _is_back(self) -> bool:
-        self._half_open = self._reachable()
-        return self._half_open
+        """A pass that was under way may have ended the outage while the ping was."""
+        answers = self._reachable()
+        with self._lock:
+            self._half_open = answers and self._until is not None
+        return answers

@@ -68,6 +68,19 @@ def test_nothing_is_admitted_while_the_broker_answers_no_ping() -> None:
     assert not breaker.success()
 
 
+def test_a_pass_that_ends_the_outage_during_a_ping_leaves_nothing_half_open() -> None:
+    # Given a breaker whose pause is over, and a pass under way that is stored while the broker is pinged
+    clock = Clock()
+    breaker = Breaker(1.0, 4.0, clock, reachable=lambda: breaker.success())
+    breaker.outage()
+    clock.now = 1.0
+    # When rows are to be claimed
+    assert breaker.admit() == 0
+    # Then it is closed, and nothing else
+    assert breaker.closed()
+    assert not breaker.half_open()
+
+
 def test_repeated_outages_lengthen_the_pause_and_simultaneous_ones_do_not() -> None:
     clock = Clock()
     breaker = Breaker(1.0, 4.0, clock)
