@@ -57,7 +57,7 @@ class Notifications:
         self._rows = False
         #: Whether the log says that nothing arrives.
         self._told = False
-        #: Whether writers tell this relay of every row that becomes visible.
+        #: Whether writers tell this relay of every row that they add.
         self.dozing = False
 
     def fileno(self) -> int | None:

@@ -70,7 +70,7 @@ class Wake:
             self._notifications.rise()
 
     def told(self) -> bool:
-        """Whether every row that becomes visible ends the rest."""
+        """Whether every row that is added ends the rest; a row that comes back otherwise may wait for the next look."""
         return self._notifications is not None and self._notifications.dozing
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The rows that ended, and the lanes that they left."""
+    """The rows that ended, and the lanes in which they stood; a dead row may still hold its own."""
 
     ids: list[int]
     lanes: frozenset[str]
@@ -104,7 +104,7 @@ class Ending(Change):
         super().__init__(dialect, sources, values=leaving, telling={"lane_left": outbox.c.open_lane}, **how)
 
     def end(self, connection: Connection, rows: Iterable[Mapping[str, object]], **parameters: object) -> Left:
-        """Ends the rows that pass; the lanes that they left go on in the same transaction (``Lanes.go_on``)."""
+        """Ends the rows that pass; their lanes go on in the same transaction (``Lanes.go_on``)."""
         ended = self._changed(connection, rows, parameters)
         lanes = frozenset(row[-1] for row in ended if row[-1] is not None)
         return Left(sorted(row[0] for row in ended), lanes)

@@ -3,7 +3,8 @@
 From-states and comparisons: *claim* takes rows in the claim index (pending, due, not parked) that no transaction holds;
 *renew* compares token and lease id. If the relay dies before a claim commits, nothing happened; after it, the lease
 runs out and the next claim draws a new token, which turns every half of the dead attempt into a superseded one.
-Of a lane only the head is claimed; rows that stand behind it are parked in the same transaction (``store.lanes``).
+Of a lane only the head is shipped; rows that were leased behind it are parked right after, in a transaction of its own
+(``store.lanes``).
 """
 
 import json
@@ -105,7 +106,7 @@ class Claims:
         """The rows to ship, and how many others were met behind the heads of their lanes.
 
         Those are parked in a transaction of its own, which holds no row while it waits for the locks of lanes. If it
-        fails, or the relay dies before it, they are under a lease that runs out, and are met again.
+        fails, or the relay dies before it, they and the heads are under a lease that runs out, and are met again.
         """
         # The token is the lease id, and one draw serves the whole claim: a row id and a token name one attempt.
         fresh = fresh_token()

@@ -13,15 +13,16 @@ is open.
 *claims that park, and moves that end a row of a lane*, take the second, in the order of its slots: a claim once it has
 committed its leases and holds no row, an ending after its rows. The transactions of daemons are short. Whoever has it
 looks at the lane once more, in a new statement: a claim parks only behind a head that is still open, and the end of a
-head finds every row that was parked before. Neither waits for a row after that: a next row that somebody else has
+head finds every row that was parked before. Neither waits for the row that it names: a next row that somebody else has
 locked (an operator's cancel; on MariaDB a business transaction that adds the same key again) is left as it is, to that
-cancel or to the sweep.
+cancel or to the sweep. On MariaDB its write may wait for an index entry that a claim has locked in passing; so whoever
+claims holds no row while it waits for the second lock.
 
 From-states: *parking* takes pending rows that this very claim has leased (token and lease id are compared), and with
 them others behind them that are due, so under no lease, and leaves them without a token: every half of theirs gets
-ROLLBACK. *Un-parking* changes the flag of pending rows alone. If the
-process dies before its transaction ends, nothing happened: the head is open, its lease or commit lease runs out, and
-whoever ends it un-parks. After it, nothing is left to do.
+ROLLBACK. *Un-parking* changes the flag of pending rows alone. If a claim dies between its leases and the parking, the
+leases run out, and the rows are met again. If the process dies before its transaction ends, nothing happened: the head
+is open, its lease or commit lease runs out, and whoever ends it un-parks. After it, nothing is left to do.
 """
 
 import zlib
@@ -108,7 +109,8 @@ class Lanes:
     def park(self, connection: Connection, behind: Mapping[int, str], fresh: str, met: int) -> dict[int, str]:
         """Parks those of the rows, leased under ``fresh``, that still stand behind their heads, and says which.
 
-        To be called in a transaction that holds no row yet: whoever has the locks of lanes may wait for rows.
+        To be called in a transaction that holds no row yet: on MariaDB whoever has the locks of lanes may have to wait
+        for an index entry that a claim has locked in passing.
         """
         _lock(connection, behind.values())
         behind = self._behind(connection, behind)
