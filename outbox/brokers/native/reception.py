@@ -43,6 +43,9 @@ class Reception:
         if found is None:
             return False
         place, message = found
+        if message.unreadable:  # the broker copies it as it was stored
+            log.warning("burying %s of topic %s: %s", place.unique_id, pulled.topic, message.unreadable)
+            return self._returns.bury(place)
         ending = self._handover.offer(_delivery(message, pulled.topic), place)
         if ending is Ending.LEFT:
             log.info("message %s of %s: nobody has answered, it is given back", place.unique_id, pulled.topic)

@@ -144,7 +144,9 @@ class PopSource:
         for popped in client.polls.take():
             delivery = self._delivery(popped)
             wanted = self._tags.get(delivery.topic)
-            if wanted is None or delivery.tag in wanted:
+            if popped.message.unreadable:
+                self.bury(delivery, popped.message.unreadable)  # the broker copies it as it was stored
+            elif wanted is None or delivery.tag in wanted:
                 client.ready.append(delivery)
             else:
                 self.acknowledge(delivery)  # the broker compares hashes: another tag with the same one

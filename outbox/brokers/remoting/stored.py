@@ -48,6 +48,8 @@ class StoredMessage:
     stored_at: int
     #: The same by the producer's clock, when it first sent the message; kept by every redelivery.
     born_at: int
+    #: Why the body is left as it was stored: it is compressed in a way that we do not read; "": it is the producer's.
+    unreadable: str = ""
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
@@ -68,7 +70,7 @@ def decode_messages(content: bytes) -> Iterator[StoredMessage]:
         try:
             size = _HEAD.unpack_from(content, position)[0]
             message = _decode(content[position : position + size])
-        except (struct.error, UnicodeDecodeError, zlib.error, IndexError) as problem:
+        except (struct.error, UnicodeDecodeError, IndexError) as problem:
             raise MalformedMessage(f"no stored message at byte {position}: {problem}") from problem
         if size == 0 or position + size > len(content):
             raise MalformedMessage(f"message of {size} bytes at byte {position} of {len(content)}")
@@ -88,9 +90,10 @@ def _decode(content: bytes) -> StoredMessage:
     topic_length = content[position] if magic == _MAGIC_V1 else _SHORT.unpack_from(content, position)[0]
     topic, position = _piece(content, position + (1 if magic == _MAGIC_V1 else 2), topic_length)
     properties, _ = _piece(content, position + 2, _SHORT.unpack_from(content, position)[0])
+    inflated, unreadable = _inflated(body) if flag & _COMPRESSED else (body, "")
     return StoredMessage(
         topic=_text(topic),
-        body=_inflate(body) if flag & _COMPRESSED else body,
+        body=inflated,
         properties=decode_properties(_text(properties)),
         queue_id=queue_id,
         queue_offset=queue_offset,
@@ -98,6 +101,7 @@ def _decode(content: bytes) -> StoredMessage:
         reconsume_times=reconsume_times,
         stored_at=stored_at,
         born_at=born_at,
+        unreadable=unreadable,
     )
 
 
@@ -112,13 +116,17 @@ def _piece(content: bytes, start: int, length: int) -> tuple[bytes, int]:
     return content[start : start + length], start + length
 
 
-def _inflate(body: bytes) -> bytes:
-    """A zlib body, as producers compress bodies of 4 KiB and more; bounded."""
+def _inflated(body: bytes) -> tuple[bytes, str]:
+    """A zlib body, as producers compress bodies of 4 KiB and more; bounded. What is none is left as it is, and why:
+    refused, it would hold up all messages of its answer."""
     inflater = zlib.decompressobj()
-    inflated = inflater.decompress(body, _INFLATED_MAX)
+    try:
+        inflated = inflater.decompress(body, _INFLATED_MAX)
+    except zlib.error as problem:
+        return body, f"its body is compressed, and not by zlib: {problem}"
     if not inflater.eof:
-        raise MalformedMessage(f"compressed body is cut off or inflates to more than {_INFLATED_MAX} bytes")
-    return inflated
+        return body, f"its compressed body is cut off or inflates to more than {_INFLATED_MAX} bytes"
+    return inflated, ""
 
 
 def loads_lenient(content: bytes) -> Any:

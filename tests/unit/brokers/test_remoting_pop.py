@@ -157,8 +157,8 @@ def orderly(server: FakeServer) -> Iterator[PopSource]:
 def test_an_orderly_group_asks_for_one_message_several_times(server: FakeServer, orderly: PopSource) -> None:
     # Given an orderly source; When it receives; Then each poll wants one message, in order
     assert orderly.receive(limit=100, wait=0) == []
+    eventually(lambda: len(server.asked(200050)) > 1, "several polls are under way")
     asked = server.asked(200050)
-    assert len(asked) > 1
     assert {(each.ext["order"], each.ext["maxMsgNums"], each.ext["queueId"]) for each in asked} == {("true", "1", "-1")}
 
 
@@ -257,6 +257,19 @@ def test_a_dead_letter_is_copied_before_it_is_acknowledged(
     copied, acknowledged = server.requests[-2:]
     assert (copied.code, acknowledged.code) == (36, 200051)
     assert (copied.ext["delayLevel"], copied.ext["originTopic"], copied.ext["group"]) == ("-1", TOPIC, "group")
+
+
+def test_a_message_that_cannot_be_read_is_buried_and_holds_up_no_other(
+    server: FakeServer, source: PopSource, popping: Popping
+) -> None:
+    # Given a message whose body is compressed in a way of others, and a good one behind it, in one answer
+    odd = stored_message(TOPIC, b"not zlib", {"UNIQ_KEY": "ODD"}, flag=1)
+    good = stored_message(TOPIC, b"body", {"UNIQ_KEY": "GOOD", "TAGS": "paid"}, offset=1)
+    ext = {**TIMES, "startOffsetInfo": "0 0 0", "msgOffsetInfo": "0 0 0,1"}
+    popping.answers.append(lambda request: answer(request, ext=ext, body=odd + good))
+    # When they are received / Then the good one comes, and the broker copies the other as it was stored
+    assert [it.unique_id for it in source.receive(limit=2, wait=5)] == ["GOOD"]
+    assert [request.ext["originMsgId"] for request in server.requests if request.code == 36] == ["ODD"]
 
 
 @pytest.mark.parametrize(
