@@ -122,9 +122,13 @@ class Notifications:
         pooled = self._database.engine.raw_connection()
         connection: Any = pooled.driver_connection
         pooled.detach()
-        connection.autocommit = True
-        connection.add_notify_handler(lambda notification: self._note(notification.payload))
-        connection.execute(f"LISTEN {CHANNEL}")
+        try:
+            connection.autocommit = True
+            connection.add_notify_handler(lambda notification: self._note(notification.payload))
+            connection.execute(f"LISTEN {CHANNEL}")
+        except psycopg.Error:
+            connection.close()  # a standby refuses LISTEN, and nobody else knows of this connection
+            raise
         return connection  # type: ignore[no-any-return]
 
     def _send(self) -> None:

@@ -3,6 +3,8 @@
 import threading
 from typing import Any, cast
 
+import psycopg
+
 from outbox.clock import monotonic
 from relay.notifications import Notifications
 from relay.wake import Wake
@@ -45,3 +47,39 @@ def test_a_notification_that_was_taken_in_before_the_wait_ends_the_rest() -> Non
     thread.join(DEADLINE)
     assert woken == [True]
     wake.close()
+
+
+class Standby:
+    """Stands for a database that refuses LISTEN, for its pooled connection and for the driver's."""
+
+    def __init__(self) -> None:
+        self.engine = self.driver_connection = self
+        self.autocommit = self.detached = self.closed = False
+
+    def raw_connection(self) -> "Standby":
+        return self
+
+    def detach(self) -> None:
+        self.detached = True
+
+    def add_notify_handler(self, _: object) -> None:
+        """Nothing arrives."""
+
+    def execute(self, _: str) -> None:
+        raise psycopg.errors.ReadOnlySqlTransaction("cannot execute LISTEN during recovery")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_connection_that_may_not_listen_is_closed() -> None:
+    # Given a standby
+    standby = Standby()
+    tested = Notifications(cast(Any, standby), monotonic)
+    # When the relay wants to be told of rows
+    again = tested.tend()
+    # Then the connection that left the pool is closed, and it is tried again later
+    assert standby.detached
+    assert standby.closed
+    assert tested.fileno() is None
+    assert again > 0
