@@ -14,7 +14,7 @@ from outbox.schema import claimable, outbox, set_aside, unsettled
 from outbox.schema import database as database_table
 from outbox.store.clock import utc_after
 from outbox.store.database import Database
-from outbox.store.operations import Operations
+from outbox.store.gauges import Figures, Gauges
 
 #: Ids below the highest one that count as recent, and rows that are looked at behind one index.
 _RECENT: Final = 10_000
@@ -24,19 +24,10 @@ _REASONS: Final = 5
 _DUE: Final = (outbox.c.available_at, outbox.c.id)
 
 
-@dataclass(frozen=True, slots=True)
-class RowFacts:
-    """The outbox in figures."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFacts(Figures):
+    """The figures, and what they do not say."""
 
-    rows: Mapping[State, int]
-    #: Seconds since the longest waiting row could have been worked on; 0: none waits.
-    oldest_due: float
-    #: Seconds since the oldest decision that the broker has not confirmed; 0: there is none.
-    oldest_unsettled: float
-    #: Seconds since each listener's last heartbeat.
-    heartbeats: Mapping[str, float]
-    #: The states whose number is an estimate.
-    estimated: frozenset[State]
     #: Open rows that were added, and could be published, more than ``long`` seconds ago; of the 100,000 due first.
     old: int
     #: Committed rows that were decided more than ``long`` seconds ago; of as many.
@@ -63,11 +54,11 @@ class ExaminedRows:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._operations = Operations(database)
+        self._gauges = Gauges(database)
 
     def facts(self, long: float) -> RowFacts:
         """All but the payloads; a bounded number of rows is read, however many there are."""
-        figures = self._operations.figures()
+        figures = self._gauges.figures()
         open_rows = [_first_of(which) for which in (claimable(), unsettled())]
         decided = _first_of(unsettled())
         return RowFacts(
@@ -76,10 +67,10 @@ class ExaminedRows:
             figures.oldest_unsettled,
             figures.heartbeats,
             figures.estimated,
-            sum(self._count(rows, _added_before(rows, long)) for rows in open_rows),
-            self._count(decided, decided.c.decided_at < utc_after(-long)),
-            self._reasons(sa.and_(set_aside(), outbox.c.state == State.DEAD), outbox.c.id),
-            self._reasons(unsettled(), outbox.c.available_at, outbox.c.decided_at < utc_after(-long)),
+            old=sum(self._count(rows, _added_before(rows, long)) for rows in open_rows),
+            unsettled_long=self._count(decided, decided.c.decided_at < utc_after(-long)),
+            dead=self._reasons(sa.and_(set_aside(), outbox.c.state == State.DEAD), outbox.c.id),
+            unsettled=self._reasons(unsettled(), outbox.c.available_at, outbox.c.decided_at < utc_after(-long)),
         )
 
     def open(self) -> OpenFacts:
