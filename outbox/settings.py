@@ -224,8 +224,10 @@ def load(**flags: Any) -> Settings:
     With ``database`` they are those of that one; a flag ``database_url`` stands for all that are listed.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    loaded = _loaded(given | ({"databases": ()} if "database_url" in given else {}))
-    return chosen(loaded, loaded.database) if loaded.database and loaded.databases else loaded
+    if "database_url" in given:
+        return _loaded(given | {"databases": ()})
+    loaded = _loaded(given)
+    return chosen(loaded, loaded.database) if loaded.database else loaded
 
 
 def served(settings: Settings) -> dict[str, Settings]:
@@ -242,7 +244,8 @@ def chosen(settings: Settings, name: str) -> Settings:
             own = {"database_url": entry.url, "origin": entry.origin or settings.origin}
             group = entry.group or settings.group
             return settings.model_copy(update={**own, "group": group, "database": name, "databases": ()})
-    raise SettingsError(f"OUTBOX_DATABASE: {name!r} is none of {', '.join(it.name for it in settings.databases)}")
+    listed = ", ".join(it.name for it in settings.databases) or "those in outbox.toml, which lists none"
+    raise SettingsError(f"OUTBOX_DATABASE: {name!r} is none of {listed}: correct the name, or leave it out")
 
 
 def _loaded(given: dict[str, Any]) -> Settings:

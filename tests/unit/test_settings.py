@@ -216,6 +216,11 @@ def test_a_command_about_one_database_says_which_there_are(in_an_empty_folder: P
     assert "'north' is none of east, west" in refused(database="north")
 
 
+def test_a_command_about_a_database_that_nobody_lists_is_refused(in_an_empty_folder: Path) -> None:
+    # Given no list, as in the wrong folder; Then the name is not ignored: the command would work on another database
+    assert "'east' is none of those in outbox.toml, which lists none" in refused(database="east")
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [(('"west"', '"east"'), "there twice"),
