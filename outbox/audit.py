@@ -33,7 +33,7 @@ class Kind(StrEnum):
     LOST = "lost"
     #: More than one visible message.
     REPEATED = "repeated"
-    #: Still owes a message although it is old.
+    #: Still owes a message although it is old, or dead.
     UNFINISHED = "unfinished"
     #: A message of another origin, or of no row.
     FOREIGN = "foreign"
@@ -168,6 +168,8 @@ class Audit:
             due = max(row.created_at, row.not_before or row.created_at)
             if row.state in open_states() and row.id not in lost and due < self.scope.overdue_before:
                 yield _of_row(Kind.UNFINISHED, row, f"waits since {due.isoformat(timespec='seconds')}")
+            elif row.state is State.DEAD:
+                yield _of_row(Kind.UNFINISHED, row, f"somebody has to decide: outbox show {row.id}")
 
     def _should_be_visible(self, row: AuditedRow) -> bool:
         if row.state is State.DELIVERED:

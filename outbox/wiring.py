@@ -205,6 +205,10 @@ def _split(url: str) -> tuple[str, str]:
             "rocketmq+native://, rocketmq+grpc://host:8081 (a proxy), or embedded:///path/to/file.db for first runs "
             "and tests"
         )
+    if scheme != "embedded" and "@" in address:  # not repeated: what stands before it may be a password
+        raise SettingsError(
+            "OUTBOX_BROKER_URL: no user and password belong in it: set OUTBOX_ACCESS_KEY and OUTBOX_SECRET_KEY"
+        )
     if scheme in _WITH_NAME_SERVERS:
         _check_name_servers(address)
     return scheme, address

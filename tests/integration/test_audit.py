@@ -240,6 +240,9 @@ def test_open_rows_are_unfinished_once_they_are_old(bench: Bench) -> None:
     # When a row is only due later / Then it is not late
     force(bench.database, pending, not_before=utc_after(3600))
     bench.finds(*found[1:])
+    # When it is dead / Then somebody has to decide
+    force(bench.database, pending, state=State.DEAD, reason="refused ten times", available_at=utc_after(-1))
+    bench.finds(*found)
 
 
 def test_a_message_that_its_row_forbids_is_a_phantom(bench: Bench) -> None:
@@ -252,15 +255,19 @@ def test_a_message_that_its_row_forbids_is_a_phantom(bench: Bench) -> None:
     # And a dead row whose outcome was unknown, and whose message is there after all
     dead, own = bench.decided()
     bench.commit(own)
-    force(bench.database, dead.row_id, state=State.DEAD, reason="outcome unknown: the broker's files are gone")
-    # When they are audited / Then the first two are found, and the dead row is left to its operator
-    found = bench.finds(("phantom", cancelled.row_id), ("phantom", delivered.row_id), ("repeated", delivered.row_id))
+    unknown = "outcome unknown: the broker's files are gone"
+    force(bench.database, dead.row_id, state=State.DEAD, reason=unknown, available_at=utc_after(-1))
+    # When they are audited / Then the first two are found, and the dead row's message is left to its operator
+    found = bench.finds(
+        ("phantom", cancelled.row_id), ("phantom", delivered.row_id), ("repeated", delivered.row_id),
+        ("unfinished", dead.row_id),
+    )  # fmt: skip
     assert {it["unique_id"] for it in found if it["kind"] == "phantom"} == {half.half_id, second.half_id}
     # When the dead row's message is another one / Then it is a phantom too
     force(bench.database, dead.row_id, half_id=None)
     bench.finds(
         ("phantom", cancelled.row_id), ("phantom", delivered.row_id), ("repeated", delivered.row_id),
-        ("phantom", dead.row_id),
+        ("phantom", dead.row_id), ("unfinished", dead.row_id),
     )  # fmt: skip
 
 

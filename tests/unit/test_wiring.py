@@ -2,13 +2,24 @@
 
 from pathlib import Path
 
+import pytest
+
 from outbox.brokers.base import Outgoing
 from outbox.clock import monotonic
+from outbox.errors import SettingsError
 from outbox.identity import unique_ids
 from outbox.settings import load
 from outbox.wiring import open_broker, open_source
 
 _WAIT = 30.0
+
+
+@pytest.mark.parametrize("scheme", ["rocketmq", "rocketmq+native", "rocketmq+grpc"])
+def test_a_password_in_the_broker_s_url_is_refused_and_not_repeated(scheme: str) -> None:
+    settings = load(broker_url=f"{scheme}://user:secret@host:9876", origin="orders")
+    with pytest.raises(SettingsError, match="OUTBOX_SECRET_KEY") as raised:
+        open_broker(settings)
+    assert "secret@" not in str(raised.value)
 
 
 def test_what_a_dead_consumer_held_comes_again_after_the_time_that_is_set(tmp_path: Path) -> None:
