@@ -8,6 +8,7 @@ Of a lane only the head is shipped; rows that were leased behind it are parked r
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
@@ -61,6 +63,8 @@ _CLAIMED = (
     outbox.c.failures,
     outbox.c.attempts,
 )
+_log = logging.getLogger(__name__)
+
 _NO_HEADERS: Final = "{}"
 _MODES: Final = {mode.value: mode for mode in Mode}
 
@@ -106,7 +110,7 @@ class Claims:
         """The rows to ship, and how many others were met behind the heads of their lanes.
 
         Those are parked in a transaction of its own, which holds no row while it waits for the locks of lanes. If it
-        fails, or the relay dies before it, they and the heads are under a lease that runs out, and are met again.
+        fails, or the relay dies before it, they are under a lease that runs out, and are met again; heads are shipped.
         """
         # The token is the lease id, and one draw serves the whole claim: a row id and a token name one attempt.
         fresh = fresh_token()
@@ -114,10 +118,15 @@ class Claims:
         with self._database.transaction(durable=False, index_order=True) as connection:
             rows = self._take(connection, parameters)
             behind = self._lanes.behind(connection, rows)
+        parked = 0
         if behind:
-            with self._database.transaction(durable=False, index_order=True) as connection:
-                behind = self._lanes.park(connection, behind, fresh, len(rows))
-        return [_attempt(row, fresh) for row in rows if row.id not in behind], len(behind)
+            try:
+                with self._database.transaction(durable=False, index_order=True) as connection:
+                    behind = self._lanes.park(connection, behind, fresh, len(rows))
+                parked = len(behind)
+            except SQLAlchemyError as error:
+                _log.warning("%d rows behind the heads of their lanes are not parked: %s", len(behind), error)
+        return [_attempt(row, fresh) for row in rows if row.id not in behind], parked
 
     def renew(self, attempts: Iterable[Attempt], lease: float) -> set[int]:
         """Leases the attempts for ``lease`` seconds from now; the ids of the rows that are still theirs."""

@@ -6,11 +6,13 @@ the check-back carry the decision out. What ends a row un-parks the next one of 
 for all (``store.lanes``); a buried row keeps its place where its topic's lanes are held.
 """
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 
 from outbox import faults
 from outbox.brokers.base import Half
@@ -33,6 +35,8 @@ from outbox.store.claims import Attempt
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
 from outbox.store.lanes import HoldsLane, Lanes, always
+
+_log = logging.getLogger(__name__)
 
 _ATTEMPT: dict[str, type] = {"token": str, "lease": str}
 #: Stands for "no delay, and its place among the others" in the statement.
@@ -120,14 +124,18 @@ class Decisions:
         """Writes the outcomes of a pass; the ids of the rows that chose their winner, under ``commit_lease`` seconds.
 
         Rows that another transaction holds are asked about once more: a claim locks every row that it meets for as long
-        as it lasts, also one whose lease came a moment before. What is still held then is left to its lease.
+        as it lasts, also one whose lease came a moment before. What is still held then is left to its lease, and so is
+        what the database does not take a second time.
 
         An exception leaves open whether the transaction was committed: the caller then sends neither COMMIT nor
         ROLLBACK, and check-back and reconciler find out.
         """
         committed, written = self._write(outcomes, commit_lease)
         if left := outcomes.without(written):
-            committed |= self._write(left, commit_lease)[0]
+            try:
+                committed |= self._write(left, commit_lease)[0]
+            except SQLAlchemyError as error:
+                _log.warning("rows that another transaction held are left to their leases: %s", error)
         return committed
 
     def _write(self, outcomes: Outcomes, commit_lease: float) -> tuple[set[int], set[int]]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 
 from outbox import InvalidMessage, Outbox
 from outbox.identity import fresh_token
@@ -152,6 +153,27 @@ def test_a_claim_goes_on_until_its_pass_is_full(database: Database) -> None:
     others = added(database, 4)
     # When a pass is claimed; Then it is full all the same
     assert claimed(database, 5) == [head, *others]
+
+
+def test_heads_are_shipped_although_their_followers_cannot_be_parked(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a database that does not take the parking, such as by a deadlock
+    def deadlock(*_: object) -> dict[int, str]:
+        raise OperationalError("UPDATE", {}, Exception("deadlock"))
+
+    head, *followers = added(database, 3, lane="a")
+    (other,) = added(database)
+    with monkeypatch.context() as patched:
+        patched.setattr(Lanes, "park", deadlock)
+        # When a pass is claimed; Then it has the heads, and the followers are not parked
+        assert claimed(database) == [head, other]
+    assert not any(column(database, row_id, "parked") for row_id in followers)
+    # And once their leases are over, they are
+    for row_id in followers:
+        force(database, row_id, available_at=utc_after(-1))
+    assert claimed(database) == []
+    assert all(column(database, row_id, "parked") for row_id in followers)
 
 
 def test_a_lane_belongs_to_its_topic(database: Database) -> None:
