@@ -58,6 +58,9 @@ def earliest_of(
     not_before: datetime | None, delay: timedelta | None, deliver_at: datetime | None
 ) -> datetime | timedelta | None:
     """Until when, or for how long after the insert, the row keeps its message back."""
+    _check_kind("not_before", not_before, datetime)
+    _check_kind("delay", delay, timedelta)
+    _check_kind("deliver_at", deliver_at, datetime)
     if delay is not None and (not_before is not None or deliver_at is not None):
         raise InvalidMessage("delay", "given beside not_before or deliver_at: name the moment, or the delay")
     check_earliest(not_before)
@@ -84,3 +87,8 @@ def is_timed(properties: Mapping[str, str]) -> bool:
 def _check_aware(name: str, moment: datetime) -> None:
     if moment.tzinfo is None:
         raise InvalidMessage(name, f"{moment!r} has no time zone: pass an aware datetime")
+
+
+def _check_kind(name: str, given: object, kind: type) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise InvalidMessage(name, f"must be a {kind.__name__}, not {type(given).__name__}")

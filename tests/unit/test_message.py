@@ -240,6 +240,9 @@ def test_a_payload_that_is_no_json(payload: Any) -> None:
     [
         ({"not_before": datetime(2030, 1, 1)}, "not_before"),  # noqa: DTZ001 -- the case in question
         ({"deliver_at": datetime(2030, 1, 1)}, "deliver_at"),  # noqa: DTZ001
+        ({"delay": 400}, "delay"),
+        ({"not_before": "2030-01-01"}, "not_before"),
+        ({"deliver_at": 1_900_000_000}, "deliver_at"),
         ({"delay": timedelta(seconds=-1)}, "delay"),
         ({"delay": timedelta(days=36_526)}, "delay"),
         ({"delay": timedelta(1), "not_before": datetime(2030, 1, 1, tzinfo=UTC)}, "delay"),
