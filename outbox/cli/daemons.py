@@ -66,7 +66,7 @@ def health_command(
     """Asks the daemon of this host how it is; exit code 0 or 1, for probes that run a command."""
     loaded = settings.load(health_port=port)
     if loaded.health_port is None:
-        raise SettingsError("OUTBOX_HEALTH_PORT: is not set, so no daemon answers probes: set it for both")
+        raise SettingsError("OUTBOX_HEALTH_PORT: is not set: start the daemon with it, and name it here too (--port)")
     status, told = asked(loaded.health_host, loaded.health_port, "/livez" if live else "/readyz")
     typer.echo(told.rstrip())
     if status != HTTPStatus.OK:

@@ -83,7 +83,7 @@ def status_command(
     for row in holders:
         typer.echo(f"lane {row['open_lane']}: held by dead row {row['id']}: requeue it or cancel it")
     if not figures.heartbeats:
-        typer.echo("listeners: none was ever heard of")
+        typer.echo("listeners: none; outbox relay or outbox checkback answers checks")
     for name, age in sorted(figures.heartbeats.items()):
         typer.echo(f"listener {name}: heard {age:.1f} s ago")
 
