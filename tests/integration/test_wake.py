@@ -150,17 +150,19 @@ def test_a_row_that_was_rolled_back_is_not_told(postgresql: Database) -> None:
 
 
 def test_a_lost_connection_is_made_anew(postgresql: Database) -> None:
+    # Given a relay that sleeps, and somebody who looks at its database over another connection
+    beside = Database(postgresql.engine.url.render_as_string(hide_password=False))
     with relaying(postgresql):
-        eventually(lambda: sleepers(postgresql))
+        eventually(lambda: sleepers(beside))
         # When the server ends every connection but the asking one
-        with postgresql.look() as connection:
+        with beside.look() as connection:
             others = "pid <> pg_backend_pid() AND datname = current_database()"
             connection.execute(sa.text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
-        postgresql.engine.dispose()
         # Then a row that is added later is told of
-        eventually(lambda: sleepers(postgresql))
-        (row_id,) = added(postgresql)
-        eventually(delivered(postgresql, row_id))
+        eventually(lambda: sleepers(beside))
+        (row_id,) = added(beside)
+        eventually(delivered(beside, row_id))
+    beside.close()
 
 
 @pytest.fixture
