@@ -3,12 +3,13 @@
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from types import TracebackType
 from typing import Final, Self
 
-from outbox.brokers.remoting.admin import Admin
-from outbox.brokers.remoting.connections import Connections, RemotingError
-from outbox.brokers.remoting.routes import NoRoute
+from outbox.brokers.remoting.admin import Admin, split_addresses
+from outbox.brokers.remoting.connections import Away, Connections, RemotingError
+from outbox.brokers.remoting.routes import NoRoute, Routes
 from tests.services.errors import ServiceFailed
 from tests.services.ports import is_free
 from tests.services.rocketmq.configuration import (
@@ -44,27 +45,34 @@ def create_topics(
     message_type: str = "",
     connect: Connect = Connections,
 ) -> None:
-    """Creates topics at every broker of a cluster and waits until they have a route.
+    """Creates topics at every broker of a cluster and waits until each name server leads to all of them.
 
     ``message_type``: what a proxy lets in, such as TRANSACTION; "": NORMAL.
     """
     attributes = {"+message.type": message_type} if message_type else {}
     with Admin(namesrv, connect()) as admin:
-        for address in admin.brokers().values():
+        brokers = admin.brokers()
+        for address in brokers.values():
             admin.create_topics(address, topics, queues=queues, attributes=attributes)
-        missing = set(topics)
-        deadline = time.monotonic() + ROUTE_DEADLINE
-        while missing := {topic for topic in missing if not _has_route(admin, topic)}:
-            if time.monotonic() > deadline:
-                raise ServiceFailed(f"topics {sorted(missing)} have no route after {ROUTE_DEADLINE} s")
-            time.sleep(0.02)
+    deadline = time.monotonic() + ROUTE_DEADLINE
+    for server in split_addresses(namesrv):
+        with closing(connect()) as connections:
+            routes, missing = Routes([server], connections, fresh=0.0), set(topics)
+            while missing := {topic for topic in missing if not _leads_to(routes, topic, brokers)}:
+                if time.monotonic() > deadline:
+                    raise ServiceFailed(f"topics {sorted(missing)} have no route after {ROUTE_DEADLINE} s")
+                time.sleep(0.02)
 
 
-def _has_route(admin: Admin, topic: str) -> bool:
+def _leads_to(routes: Routes, topic: str, brokers: Collection[str]) -> bool:
+    """Whether a client that asks this name server finds the topic at all brokers; one that is away is not asked."""
     try:
-        return bool(admin.routes.route(topic).writable)
+        route = routes.route(topic)
     except NoRoute:
         return False
+    except Away:
+        return True
+    return route.masters.keys() >= set(brokers) and bool(route.writable)
 
 
 class JavaServer(Server):
