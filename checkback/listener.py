@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from checkback.checker import Checker
 from outbox.brokers.base import Answer, Broker, Check
-from outbox.health.vitals import Vitals
+from outbox.health.vitals import Vitals, cause
 from outbox.identity import fresh_token
 from outbox.store.identity import Identity
 from outbox.store.operations import Operations
@@ -79,7 +79,7 @@ class Listener:
             self._identity.beat(self._name, self._gap)
         except Exception as error:  # noqa: BLE001 -- the loop must outlive whatever happens in one turn
             _log.warning("check-back turn failed, it is tried again: %s", error)
-            self._vitals.lacks(CHECKS, str(getattr(error, "orig", error)).strip())
+            self._vitals.lacks(CHECKS, cause(error))
             return False
         self._vitals.has(CHECKS)
         return True

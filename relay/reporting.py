@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from outbox.health.metrics import Metrics
-from outbox.health.vitals import Vitals
+from outbox.health.vitals import Vitals, cause
 from outbox.store.claims import Attempt
 from relay.events import Events
 
@@ -45,7 +45,7 @@ class VitalEvents(Events):
 
     def claim_failed(self, error: BaseException) -> None:
         """The database takes none."""
-        self._vitals.lacks(CLAIMS, str(getattr(error, "orig", error)).strip())
+        self._vitals.lacks(CLAIMS, cause(error))
 
     def outage(self, reason: str, pause: float) -> None:  # noqa: ARG002 -- the base class's signature
         """The broker is away."""

@@ -8,7 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outbox.brokers.base import Broker
 from outbox.health.pulse import Pulse
-from outbox.health.vitals import Vitals
+from outbox.health.vitals import Vitals, cause
 from relay.breaker import Breaker
 from relay.reporting import BROKER, DATABASE
 
@@ -56,7 +56,7 @@ class Watch:
         try:
             return self._why_not()
         except SQLAlchemyError as error:
-            return str(getattr(error, "orig", error)).strip()
+            return cause(error)
 
     def _broker_trouble(self) -> str:
         """A broker that answers and took no message lately is away as well, until it takes one or has been asked to."""

@@ -74,6 +74,11 @@ def lane_key(topic: str, lane: str) -> str:
     return f"{topic}/{lane}"
 
 
+def lane_key_of_row() -> sa.ColumnElement[str]:
+    """The same of the row itself; NULL where it has no lane."""
+    return outbox.c.topic.concat(sa.literal_column("'/'")).concat(outbox.c.lane)
+
+
 def always(topic: str) -> bool:  # noqa: ARG001 -- a ``HoldsLane``
     """Every dead row holds its lane."""
     return True

@@ -20,7 +20,7 @@ from outbox.store.change import Change, Ending, again_after, due, no_attempt, no
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.gauges import Figures, Gauges
-from outbox.store.lanes import Lanes
+from outbox.store.lanes import Lanes, lane_key_of_row
 from outbox.store.notifications import announce
 
 _LISTED = (
@@ -164,7 +164,7 @@ def _requeue(dialect: str) -> Change:
         columns={"out_of_order": int},
         compare=lambda rows: sa.or_(~_left_its_lane(), rows.out_of_order == 1),
         values=lambda _: {
-            "open_lane": outbox.c.topic.concat(sa.literal_column("'/'")).concat(outbox.c.lane),
+            "open_lane": lane_key_of_row(),
             "reason": None,
             "failures": 0,
             **again_after(0.0),
