@@ -73,14 +73,14 @@ def messages(topic: str, count: int) -> list[Outgoing]:
     return [Outgoing(topic, b"x" * 100, unique_ids.fresh(), f"key-{number}") for number in range(count)]
 
 
-def halves_at(broker: RemotingBroker, topic: str, wanted: Collection[str]) -> list[Half]:
-    """Eight halves, spread evenly over these brokers, waiting until they all go there; a cold one may be busy."""
+def halves_at(broker: Broker, topic: str, wanted: Collection[str], count: int = 8) -> list[Half]:
+    """So many halves, spread evenly over these brokers, waiting until they all go there; a cold one may be busy."""
     batches: list[list[Half]] = []
 
     def stored() -> bool:
-        outcomes = broker.prepare(messages(topic, 8), timeout=10)
+        outcomes = broker.prepare(messages(topic, count), timeout=10)
         batches.append([outcome.half for outcome in outcomes if isinstance(outcome, Stored)])
-        return Counter(half.broker for half in batches[-1]) == dict.fromkeys(wanted, 8 // len(wanted))
+        return Counter(half.broker for half in batches[-1]) == dict.fromkeys(wanted, count // len(wanted))
 
     eventually(stored, DEADLINE, f"halves are stored at {wanted} alone")
     return batches[-1]
@@ -159,18 +159,6 @@ def halves_of(broker: Broker, sent: Sequence[Outgoing]) -> list[Half]:
     return [found[message.key] for message in sent]
 
 
-def spread_of(broker: Broker, topic: str, wanted: Collection[str]) -> list[Half]:
-    """Halves that lie at all of these brokers; one that did not take them at first is left out for a while."""
-    batches: list[list[Half]] = []
-
-    def spread() -> bool:
-        batches.append(halves_of(broker, messages(topic, 64)))
-        return {half.broker for half in batches[-1]} == set(wanted)
-
-    eventually(spread, DEADLINE, f"halves lie at {wanted}")
-    return batches[-1]
-
-
 def test_the_native_client_sends_where_we_would(
     deployment: Deployment, broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -178,9 +166,8 @@ def test_the_native_client_sends_where_we_would(
     monkeypatch.setenv("ROCKETMQ_CLIENT_LOG_DIR", str(tmp_path))
     topic = fresh_topic(deployment)
     native = NativeBroker(deployment.url, broker.group, load(str(require(librocketmq))), threads=8)
-    halves_at(broker, topic, {"broker-a", "broker-b"})
-    # When it sends many, and both send one of each lane
-    spread = spread_of(native, topic, {"broker-a", "broker-b"})
+    # When each sends until both masters take halves, and both send one of each lane
+    _, spread = (halves_at(each, topic, {"broker-a", "broker-b"}, 64) for each in (broker, native))
     lanes = [replace(message, lane=f"lane-{message.key}") for message in messages(topic, 12)]
     theirs, ours = (halves_of(each, lanes) for each in (native, broker))
     # Then its halves lie at both masters and end where they lie, and each lane has one broker

@@ -21,6 +21,7 @@ from relay import wiring
 from relay.daemon import Daemon
 from relay.notifications import Notifications
 from relay.wake import Wake
+from tests.contracts import rig
 from tests.crash.proxy import Proxy
 from tests.integration.rows import added, force, state_of
 from tests.integration.scripted import ScriptedBroker
@@ -33,10 +34,7 @@ DEADLINE = 60.0
 
 def eventually(true: Callable[[], object]) -> None:
     """Waits until it is."""
-    until = time.monotonic() + DEADLINE
-    while not true():
-        assert time.monotonic() < until, "it never became true"
-        time.sleep(0.01)
+    rig.eventually(lambda: bool(true()), DEADLINE, "it never became true")
 
 
 @pytest.fixture
