@@ -3,6 +3,7 @@
 from outbox.errors import (
     DuplicateKey,
     InvalidMessage,
+    NotAwaited,
     NoTransaction,
     OutboxError,
     PayloadMismatch,
@@ -15,6 +16,7 @@ __all__ = [
     "DuplicateKey",
     "InvalidMessage",
     "NoTransaction",
+    "NotAwaited",
     "Outbox",
     "OutboxError",
     "PayloadMismatch",

@@ -5,6 +5,7 @@
     OutboxError
     ├── InvalidMessage          a field of the message breaks a limit of RocketMQ (also a ValueError)
     ├── NoTransaction           the caller's connection commits each statement by itself
+    ├── NotAwaited              a commit while an add over its async session was not awaited
     ├── DuplicateKey            (topic, key) is taken by a row with the same payload
     ├── PayloadMismatch         (topic, key) is taken by a row with another payload
     ├── SettingsError           a setting is missing or wrong
@@ -26,6 +27,10 @@ class InvalidMessage(OutboxError, ValueError):
 
 class NoTransaction(OutboxError):
     """The caller's connection is in autocommit: the outbox row would not share the business transaction."""
+
+
+class NotAwaited(OutboxError):
+    """An add over an async session was not awaited, so its row is missing; the commit was refused."""
 
 
 class _KeyTaken(OutboxError):

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, overload
 
 from sqlalchemy.engine import Connection
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 from outbox.committed import AfterCommit
 from outbox.errors import InvalidMessage, NoTransaction
 from outbox.message import Message, Mode, encode
+from outbox.pending import PendingAdds
 from outbox.store.insert import insert
 from outbox.store.lanes import lane_key, line_up
 from outbox.timer import Timer, earliest_of
@@ -40,6 +42,7 @@ class Outbox:
         self._plain_topics = frozenset(plain_topics)
         self._lane_lock = lane_lock
         self._after_commit = None if wake is None else AfterCommit(wake)
+        self._pending = PendingAdds()
 
     @overload
     def add(
@@ -114,7 +117,8 @@ class Outbox:
         Raises ``InvalidMessage`` (a limit of RocketMQ; names the field), ``DuplicateKey`` (the same message was added
         before; with ``if_exists="skip"`` the earlier row's id is returned instead), ``PayloadMismatch`` (another
         message has this key), ``NoTransaction`` (the connection is in autocommit). After each of them nothing was
-        written and the caller's transaction stays usable. Never commits.
+        written and the caller's transaction stays usable. Never commits. A commit of an async session before the
+        ``await`` raises ``NotAwaited``.
         """
         if if_exists not in ("raise", "skip"):
             raise ValueError(f"if_exists={if_exists!r}: 'raise' or 'skip'")
@@ -122,7 +126,10 @@ class Outbox:
         timer = Timer(deliver_at, delay_level)
         message = self._message(topic, key, payload, tag, lane, headers, content_type, earliest, timer)
         self._tell_of(session)
-        return _write(session, message, if_exists == "skip", self._lane_lock)
+        write = partial(_add, message=message, skip=if_exists == "skip", lane_lock=self._lane_lock)
+        if isinstance(session, AsyncSession | AsyncConnection):
+            return self._pending.add(session, f"topic {topic!r}, key {key!r}", partial(session.run_sync, write))
+        return write(session)
 
     def _tell_of(self, session: object) -> None:
         if self._after_commit is None:
@@ -149,17 +156,11 @@ class Outbox:
         return Message(topic, key, body, tag, natural, dict(headers or {}), mode, not_before, timer, lane)
 
 
-def _write(
-    session: Session | Connection | AsyncSession | AsyncConnection, message: Message, skip: bool, lane_lock: bool
-) -> int | Awaitable[int]:
-    if isinstance(session, AsyncSession | AsyncConnection):
-        return session.run_sync(_add, message, skip, lane_lock)
-    if isinstance(session, Session | Connection):
-        return _add(session, message, skip, lane_lock)
-    raise TypeError(f"session: a Session, Connection, AsyncSession or AsyncConnection, not {type(session).__name__}")
-
-
 def _add(session: Session | Connection, message: Message, skip: bool, lane_lock: bool) -> int:
+    if not isinstance(session, Session | Connection):
+        raise TypeError(
+            f"session: a Session, Connection, AsyncSession or AsyncConnection, not {type(session).__name__}"
+        )
     connection = session.connection() if isinstance(session, Session) else session
     if _commits_by_itself(connection):
         raise NoTransaction(
