@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError
 from outbox.store.database import Database
+from outbox.store.patience import wait_for_ever
 
 #: A name of our own, so that the toolkit lives beside the application's revisions in one database.
 VERSION_TABLE = "outbox_schema_version"
@@ -58,7 +59,9 @@ def head() -> str:
 
 
 def check(database: Database) -> None:
-    """Raises ``SchemaError`` unless the schema is at this version's revision."""
+    """Raises ``SchemaError`` unless the schema is at this version's revision. Makes no file of SQLite."""
+    if path := database.missing_file():
+        raise SchemaError(f"{path}: there is no such file: correct the URL, or run `outbox db upgrade`, which makes it")
     with database.engine.connect() as connection:
         check_on(connection)
 
@@ -79,6 +82,8 @@ def check_on(connection: Connection) -> None:
 def _alone(connection: Connection) -> Iterator[None]:
     """One upgrade at a time, without the daemons' short time-outs; SQLite's BEGIN IMMEDIATE sees to it by itself."""
     dialect = connection.dialect.name
+    if dialect != "sqlite":
+        wait_for_ever(connection)
     if dialect == "postgresql":
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SettingsError
+from outbox.store.patience import PatientConnection, patience
 
 _DRIVERS = {
     "postgres": "postgresql+psycopg",
@@ -48,17 +50,26 @@ class Database:
     """An engine with the toolkit's connection settings; safe to use from several threads.
 
     ``lock_timeout`` and ``statement_timeout`` are in seconds. A statement that runs into one of them raises
-    ``sqlalchemy.exc.DBAPIError``, and its transaction is rolled back.
+    ``sqlalchemy.exc.DBAPIError``, and its transaction is rolled back. So does one that a server which hangs does not
+    answer within ``answer_timeout`` (25 s, and more than the statement may take): whether it was carried out is open.
     """
 
     def __init__(
-        self, url: str, *, pool_size: int = 4, lock_timeout: float = 2.0, statement_timeout: float = 10.0
+        self,
+        url: str,
+        *,
+        pool_size: int = 4,
+        lock_timeout: float = 2.0,
+        statement_timeout: float = 10.0,
+        answer_timeout: float | None = None,
     ) -> None:
+        self._answer_timeout = patience(statement_timeout) if answer_timeout is None else answer_timeout
         self._lock_timeout = lock_timeout
         self._statement_timeout = statement_timeout
         #: How many connections the pool opens at most, and one that listens; SQLite's has no such limit.
         self.most_connections = pool_size + _OVERFLOW + 1
         self.engine = _opened(parsed(url), pool_size)
+        event.listen(self.engine, "do_connect", self._connect)
         event.listen(self.engine, "connect", self._on_connect)
         event.listen(self.engine, "handle_error", _leave_demoted)
         if self.dialect == "sqlite":
@@ -94,9 +105,28 @@ class Database:
                 connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection
 
+    def missing_file(self) -> Path | None:
+        """The SQLite file that is not there yet, and that the first connection would make."""
+        name = self.engine.url.database
+        if self.dialect != "sqlite" or name in (None, "", ":memory:") or str(name).startswith("file:"):
+            return None
+        path = Path(str(name))
+        return None if path.exists() else path
+
     def close(self) -> None:
         """Closes the pooled connections."""
         self.engine.dispose()
+
+    def _connect(self, dialect: sa.Dialect, _record: object, words: Any, settings: dict[str, Any]) -> Any:
+        """Waits for answers no longer than that; None: as the dialect connects by itself."""
+        if dialect.name in MYSQL_FAMILY:
+            for name in ("read_timeout", "write_timeout"):
+                settings.setdefault(name, self._answer_timeout)
+        if dialect.name != "postgresql":
+            return None
+        connection = PatientConnection.connect(*words, **settings)
+        connection.patience = self._answer_timeout
+        return connection
 
     def _on_connect(self, dbapi_connection: Any, _record: object) -> None:
         try:

@@ -6,8 +6,13 @@ import sys
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
 
 from outbox.store.database import Database
+from outbox.store.patience import LEAST, patience, wait_for_ever
+from tests.crash.proxy import Proxy
+from tests.services.ports import free_port
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the names of the socket options are Linux's")
@@ -35,3 +40,44 @@ def test_a_host_that_vanished_is_noticed(server: str, request: pytest.FixtureReq
     assert kept_alive
     assert idle + interval * count <= 30
     assert 0 < unanswered <= 30_000
+
+
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
+def test_a_server_that_hangs_holds_nobody_for_ever(server: str, request: pytest.FixtureRequest) -> None:
+    # Given a connection to a server that takes a question, acknowledges it, and says nothing any more
+    url = make_url(request.getfixturevalue(server))
+    proxy = Proxy(("127.0.0.1", free_port()), (str(url.host), int(url.port or 0)))
+    through = url.set(host=proxy.address[0], port=proxy.address[1]).render_as_string(hide_password=False)
+    database = Database(through, answer_timeout=0.2)
+    with database.look() as connection:
+        connection.execute(sa.text("SELECT 1"))
+    proxy.swallow_answers()
+    # When it is asked; Then that ends, and the connection with it
+    with pytest.raises(sa.exc.DBAPIError) as raised, database.transaction() as connection:
+        connection.execute(sa.text("SELECT 2"))
+    assert raised.value.connection_invalidated
+    # And the next question gets the answer to itself, over another connection
+    with database.look() as connection:
+        assert connection.execute(sa.text("SELECT 3")).scalar_one() == 3
+    database.close()
+    proxy.close()
+
+
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
+def test_an_upgrade_may_take_its_time(server: str, request: pytest.FixtureRequest) -> None:
+    # Given a database whose every answer comes later than a daemon waits
+    slow = "SELECT pg_sleep(0.5)" if server == "postgres" else "DO SLEEP(0.5)"
+    database = Database(request.getfixturevalue(server), answer_timeout=0.2)
+    # When a connection may wait for ever; Then it does
+    with database.engine.connect() as connection:
+        wait_for_ever(connection)
+        connection.exec_driver_sql(slow)
+    # And no other one
+    with pytest.raises(sa.exc.DBAPIError), database.engine.connect() as connection:
+        connection.exec_driver_sql(slow)
+    database.close()
+
+
+def test_an_answer_may_come_later_than_the_server_lets_a_statement_run() -> None:
+    assert patience(1.0) == LEAST
+    assert patience(60.0) > 60.0
