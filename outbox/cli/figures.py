@@ -1,6 +1,7 @@
 """The outbox in figures, for scrapers: read when somebody asks, and not more often than every few seconds."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -14,34 +15,49 @@ from outbox.store.gauges import Figures
 
 _log = logging.getLogger(__name__)
 
-#: Seconds for which figures are told again.
+#: Seconds for which figures are told again, and for which a scrape waits for new ones.
 _FRESH: Final = 10.0
+_PATIENCE: Final = 2.0
 
 
 class FreshFigures:
-    """Thread-safe; a database that cannot be asked has no figures."""
+    """Thread-safe; a database that cannot be asked has no figures.
+
+    The database is asked in a thread of its own. A scrape waits for that a little, and not at all where the last try
+    failed; meanwhile the last figures are told. So one database that hangs keeps nobody from those of the others.
+    """
 
     def __init__(self, read: Callable[[], Figures], now: Callable[[], float] = monotonic) -> None:
         self._read = read
         self._now = now
         self._figures: Figures | None = None
-        self._until = 0.0
+        self._due = -math.inf
+        self._asking: threading.Thread | None = None
+        self._patience = _PATIENCE
         self._lock = threading.Lock()
 
     def get(self) -> Figures | None:
         """As of now, or of a few seconds ago."""
         with self._lock:
-            if self._now() >= self._until:
-                self._figures = self._asked()
-                self._until = self._now() + _FRESH
-            return self._figures
+            if self._asking is None and self._now() >= self._due:
+                self._asking = threading.Thread(target=self._ask, name="outbox-figures", daemon=True)
+                self._asking.start()
+            asking, patience = self._asking, self._patience
+        if asking is not None:
+            asking.join(patience)
+            self._patience = 0.0 if asking.is_alive() else self._patience
+        return self._figures
 
-    def _asked(self) -> Figures | None:
+    def _ask(self) -> None:
+        figures = None
         try:
-            return self._read()
+            figures = self._read()
         except SQLAlchemyError as error:
             _log.info("no figures: %s", error)
-            return None
+        finally:
+            with self._lock:
+                self._figures, self._due, self._asking = figures, self._now() + _FRESH, None
+                self._patience = 0.0 if figures is None else _PATIENCE
 
 
 def register_figures(metrics: Metrics, figures: FreshFigures, database: str) -> None:
