@@ -11,7 +11,7 @@ from outbox.lifecycle import Verdict
 from outbox.store.commit_leases import CommitLeases, Holding
 from outbox.verdict import HalfView, Next, Step, after_commit, verdict
 
-_log = logging.getLogger("checkback")
+_LOG = logging.getLogger("checkback")
 #: Somebody else may move the row between our reading and our write; then it is read again, so often.
 _TRIES = 3
 
@@ -28,6 +28,7 @@ class Checker:
         commit_window: float,
         commit_lease: float,
         now: Callable[[], float],
+        log: logging.Logger = _LOG,
     ) -> None:
         self._leases = leases
         self._commits = commits
@@ -35,6 +36,7 @@ class Checker:
         self._window = commit_window
         self._lease = commit_lease
         self._now = now
+        self._log = log
 
     def on_check(self, check: Check, answer: Answer) -> None:
         """Answers one check; UNKNOWN for a foreign half and for every failure, never ROLLBACK."""
@@ -42,7 +44,7 @@ class Checker:
         try:
             self._answer(check, answer)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the half must live on
-            _log.warning("check unanswered half=%s error=%s", check.half.half_id, error)
+            self._log.warning("check unanswered half=%s error=%s", check.half.half_id, error)
             self._say(check, answer, Verdict.UNKNOWN, until, "error")
 
     def _answer(self, check: Check, answer: Answer) -> None:
@@ -87,7 +89,7 @@ class Checker:
         if looked is Next.COMMIT:
             faults.point("checkback.before_answer")
             ended = answer(Verdict.COMMIT, until)
-            _tell(check, "commit")
+            self._tell(check, "commit")
             if after_commit(ended.confirmation) is Next.SETTLE:
                 self._commits.settle([holding])
             return
@@ -95,11 +97,9 @@ class Checker:
         said = Verdict.ROLLBACK if looked is Next.SETTLE else Verdict.UNKNOWN
         self._say(check, answer, said, until, looked.value)
 
-    @staticmethod
-    def _say(check: Check, answer: Answer, said: Verdict, until: float, why: str) -> None:
+    def _say(self, check: Check, answer: Answer, said: Verdict, until: float, why: str) -> None:
         answer(said, until)
-        _tell(check, why)
+        self._tell(check, why)
 
-
-def _tell(check: Check, why: str) -> None:
-    _log.info("checked half=%s times=%d %s", check.half.half_id, check.times, why)
+    def _tell(self, check: Check, why: str) -> None:
+        self._log.info("checked half=%s times=%d %s", check.half.half_id, check.times, why)

@@ -15,8 +15,7 @@ from outbox.identity import fresh_token
 from outbox.store.identity import Identity
 from outbox.store.operations import Operations
 
-_log = logging.getLogger("checkback")
-
+_LOG = logging.getLogger("checkback")
 #: Seconds to the next turn while the registration is under way.
 _SOON = 0.5
 #: Seconds for a turn, or for the answer to one check, that are too many.
@@ -38,12 +37,14 @@ class Listener:
         every: float,
         gap: float,
         vitals: Vitals | None = None,
+        log: logging.Logger = _LOG,
     ) -> None:
         vitals = vitals or Vitals()
         vitals.expect(CHECKS)
         self._vitals = vitals
         self._pulse = vitals.pulse("checkback", every + _PATIENCE)
         self._answering = vitals.pulse("answers", _PATIENCE, beats=False)
+        self._log = log
         self._broker = broker
         self._checker = checker
         self._identity = identity
@@ -78,7 +79,7 @@ class Listener:
                 return False
             self._identity.beat(self._name, self._gap)
         except Exception as error:  # noqa: BLE001 -- the loop must outlive whatever happens in one turn
-            _log.warning("check-back turn failed, it is tried again: %s", error)
+            self._log.warning("check-back turn failed, it is tried again: %s", error)
             self._vitals.lacks(CHECKS, cause(error))
             return False
         self._vitals.has(CHECKS)
@@ -95,7 +96,8 @@ class Listener:
         self._groups |= groups
         self._topics |= topics
         self._broker.listen(self._topics, self._on_check, self._groups)
-        _log.info("listening groups=%s topics=%s", ",".join(sorted(self._groups)), ",".join(sorted(self._topics)))
+        about = f" topics={','.join(sorted(self._topics))}" if self._topics else ""
+        self._log.info("listening groups=%s%s", ",".join(sorted(self._groups)), about)
 
     def _on_check(self, check: Check, answer: Answer) -> None:
         with self._answering.busy():
@@ -105,4 +107,4 @@ class Listener:
         try:
             self._identity.leave(self._name)
         except SQLAlchemyError as error:
-            _log.info("heartbeat left behind: %s", error)
+            self._log.info("heartbeat left behind: %s", error)

@@ -1,5 +1,7 @@
 """Builds the check-back from settings, a database and a broker."""
 
+import logging
+
 from checkback.checker import Checker
 from checkback.listener import Listener
 from outbox import clock
@@ -16,6 +18,7 @@ from outbox.store.operations import Operations
 
 def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals | None = None) -> Listener:
     """A check-back listener over ``database`` and ``broker``; both stay the caller's to close."""
+    log = logging.getLogger(settings.log_name("checkback"))
     leases, identity = CommitLeases(database, settings.holds_lane), Identity(database)
     checker = Checker(
         leases,
@@ -24,6 +27,7 @@ def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals
         commit_window=settings.commit_window,
         commit_lease=settings.commit_lease,
         now=clock.monotonic,
+        log=log,
     )
     return Listener(
         broker,
@@ -33,4 +37,5 @@ def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals
         every=settings.heartbeat_every,
         gap=settings.heartbeat_gap,
         vitals=vitals,
+        log=log,
     )

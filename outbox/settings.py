@@ -203,6 +203,10 @@ class Settings(BaseSettings):
         """The producer group of half messages."""
         return self.group or f"outbox-{self.service}"
 
+    def log_name(self, daemon: str) -> str:
+        """The logger of a daemon: one database is what its lines are about anyway; several are told apart."""
+        return f"{daemon}.{self.database}" if self.database else daemon
+
     @property
     def heartbeat_gap(self) -> float:
         """Seconds of silence after which a listener counts as having been away."""
@@ -261,9 +265,10 @@ def _loaded(given: dict[str, Any]) -> Settings:
 
 def _said(problem: Any) -> str:
     """One problem, by the name that the user set."""
-    where = ".".join(str(part) for part in problem["loc"])
     text: str = problem["msg"].removeprefix("Value error, ")
-    if not where:
+    if not problem["loc"]:
         return text
-    given = "" if where in _SECRETS else f" (got {problem['input']!r})"
-    return f"OUTBOX_{where.upper()}: {text}{given}"
+    name, *inside = problem["loc"]
+    given = "" if name in _SECRETS else f" (got {problem['input']!r})"
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inside)
+    return f"OUTBOX_{name.upper()}{where}: {text}{given}"

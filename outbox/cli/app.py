@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -24,9 +25,18 @@ for module in (daemons, rows, audit, doctor, demo):
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rocketmq-outbox {version('rocketmq-outbox')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.", envvar="OUTBOX_LOG_LEVEL")] = "info",
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_tell_version, is_eager=True)
+    ] = False,
 ) -> None:
     if log_level not in _LEVELS:
         raise typer.BadParameter(f"{log_level!r}: debug, info, warning or error", param_hint="--log-level")

@@ -20,6 +20,10 @@ from outbox.store.retention import Periods, Retention
 #: Rows of one transaction of a bulk requeue or purge.
 _BATCH = 500
 _MOST_ID = 2**63 - 1
+_COLUMNS = (
+    *("id", "state", "topic", "key", "lane", "attempts", "failures"),
+    *("created_at", "available_at", "reason"),
+)
 #: Held lanes that the status names.
 _HELD = 20
 _DONE = {Move.CANCEL: State.CANCELLED.value, Move.REQUEUE: "requeued"}
@@ -109,8 +113,7 @@ def list_command(
     if as_json:
         present.as_json(rows)
     else:
-        columns = ("id", "state", "topic", "key", "lane", "attempts", "failures", "created_at", "reason")
-        present.as_table(columns, ([row[name] for name in columns] for row in rows))
+        present.as_table(_COLUMNS, ([row[name] for name in _COLUMNS] for row in rows))
     if len(found) > limit:
         typer.echo(f"more rows follow: --after {rows[-1]['id']}", err=True)
 

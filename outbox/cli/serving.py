@@ -75,7 +75,8 @@ class Unit:
     def ship(self, *, checks: bool) -> None:
         """Runs the relay, and the check-back beside it, until ``stop``. Raises what keeps it from starting."""
         with self._opened() as (database, broker):
-            events = FanOut(LogEvents(self._log("relay")), CountedEvents(self._metrics, self.name))
+            log = logging.getLogger(self._settings.log_name("relay"))
+            events = FanOut(LogEvents(log), CountedEvents(self._metrics, self.name))
             daemon = relay.wiring.build(self._settings, database, broker, events, vitals=self.vitals)
             with self._beside(database, broker) if checks else nullcontext():
                 self._run(daemon.run, daemon.stop)
@@ -108,10 +109,6 @@ class Unit:
 
     def _is_ready(self) -> float:
         return float(self.vitals.ready())
-
-    def _log(self, name: str) -> logging.Logger:
-        """One database is what its log lines are about anyway; several are told apart."""
-        return logging.getLogger(f"{name}.{self.name}" if self._settings.database else name)
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Database, Broker]]:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -47,7 +46,7 @@ class DatabaseExamination:
     def findings(self) -> Iterator[Finding]:
         """Fills ``known`` on the way."""
         url = self._database.engine.url
-        if self._is_a_missing_file():
+        if self._database.missing_file():
             yield database_subjects.DATABASE_REACHABLE.problem(
                 "database", f"{where(url)}: `outbox db upgrade` makes this file"
             )
@@ -104,13 +103,6 @@ class DatabaseExamination:
         if len(ids) == 1:
             self.known.origin = origin_of(self._settings.service, ids[0])
         yield from row_checks.of_origin(self._settings.service, ids)
-
-    def _is_a_missing_file(self) -> bool:
-        """Of SQLite, which would make it: its name may be mistyped."""
-        url = self._database.engine.url
-        if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
-            return False
-        return not Path(str(url.database)).exists()
 
     def _tables_are_missing(self) -> bool:
         return self._schema is not None and self._schema.revision is None

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -351,14 +352,28 @@ def test_the_installed_command_reports_wrong_use_in_one_line(tmp_path: Path) -> 
     # Given the command as a shell runs it
     code = "import sys; sys.argv[0] = 'outbox'; from outbox.cli import main; main()"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-    # When the schema is missing
+    # When the database is missing
     command = [sys.executable, "-c", code, "status"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
-    # Then it ends with 2 and one line
+    # Then it ends with 2 and one line, and a SQLite file whose name may be mistyped is not made
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "outbox: the outbox tables are missing from this database: run `outbox db upgrade`\n"
+    assert re.fullmatch(r"outbox: \.outbox/outbox\.db: there is no such file: .* `outbox db upgrade`.*\n", done.stderr)
+    assert not (tmp_path / ".outbox" / "outbox.db").exists()
+
+
+def test_a_database_without_the_tables_is_told_so(anywhere: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    done = anywhere("status", "--database-url", f"sqlite:///{tmp_path}/empty.db")
+    assert (done.code, done.err) == (
+        2, "outbox: the outbox tables are missing from this database: run `outbox db upgrade`\n"
+    )  # fmt: skip
+
+
+def test_the_version_is_told(anywhere: Command) -> None:
+    done = anywhere("--version")
+    assert (done.code, done.out) == (0, f"rocketmq-outbox {version('rocketmq-outbox')}\n")
 
 
 def test_lanes_are_listed_and_those_that_are_held_stand_in_the_status(run: Command, database: Database) -> None:

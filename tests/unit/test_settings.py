@@ -225,7 +225,7 @@ def test_a_command_about_a_database_that_nobody_lists_is_refused(in_an_empty_fol
     ("change", "named"),
     [(('"west"', '"east"'), "there twice"),
      (('origin = "shop"\n', ""), "OUTBOX_ORIGIN"),
-     (("url = ", "uri = "), "OUTBOX_DATABASES.0"),
+     (("url = ", "uri = "), "OUTBOX_DATABASES[0].uri"),
      (('"shop-west"', '"shop west"'), "origin"),
      (('origin = "shop"\n', 'origin = "shop"\ndatabase_url = "sqlite:///x.db"\n'), "both are set")],
     ids=lambda it: it if isinstance(it, str) else "",
