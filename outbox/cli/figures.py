@@ -77,6 +77,12 @@ def register_figures(metrics: Metrics, figures: FreshFigures, database: str) -> 
             "outbox_rows", "Rows by state; estimates where there are many.", rows, database=database, state=state
         )
     metrics.gauge(
+        "outbox_held_lanes",
+        "Lanes that a dead row holds until an operator decides.",
+        number(lambda it: it.held_lanes),
+        database=database,
+    )
+    metrics.gauge(
         "outbox_oldest_due_seconds",
         "For how long the oldest due row has waited.",
         number(lambda it: it.oldest_due),

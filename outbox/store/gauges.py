@@ -38,6 +38,8 @@ class Figures:
     heartbeats: Mapping[str, float]
     #: The states whose number is an estimate.
     estimated: frozenset[State] = field(default_factory=frozenset)
+    #: Lanes that stand still until an operator decides: those that one of the newest ``BOUND`` dead rows holds.
+    held_lanes: int = 0
 
 
 class Gauges:
@@ -55,9 +57,10 @@ class Gauges:
         with self._database.transaction(index_order=True) as connection:
             late = max(_age(connection, _first_due(which)) for which in (claimable(), unsettled()))
             undone = _age(connection, _oldest_decision())
+            held = connection.execute(_held_lanes(connection.dialect.name)).scalar_one()
             beats = sa.select(heartbeat.c.name, heartbeat.c.beat_at, utc_now()).where(heartbeat.c.name != ANY_LISTENER)
             heard = {name: (at - beat).total_seconds() for name, beat, at in connection.execute(beats)}
-        return Figures(rows, late, undone, heard, estimated)
+        return Figures(rows, late, undone, heard, estimated, held)
 
     def _rows(self, *, exact: bool) -> tuple[dict[State, int], frozenset[State]]:
         with self._database.transaction() as connection:
@@ -147,6 +150,14 @@ def _oldest_decision() -> sa.Select[Any, Any]:
         .subquery()
     )
     return sa.select(sa.func.min(next_ones.c.decided_at), utc_now())
+
+
+def _held_lanes(dialect: str) -> sa.Select[int]:
+    """Read from the end of the index that has the dead rows: one that keeps millions of them is not read through."""
+    newest = (outbox.c.available_at, outbox.c.id) if dialect in MYSQL_FAMILY else (outbox.c.id,)
+    dead = sa.select(outbox.c.open_lane).where(set_aside(), state_in((State.DEAD,)), ~outbox.c.parked)
+    rows = dead.order_by(*(column.desc() for column in newest)).limit(BOUND).subquery()
+    return sa.select(sa.func.count(rows.c.open_lane.distinct()))
 
 
 def _age(connection: Connection, query: sa.Select[Any, Any]) -> float:

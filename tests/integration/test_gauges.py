@@ -67,6 +67,19 @@ def test_a_backlog_is_estimated(database: Database) -> None:
     assert figures.rows[State.DELIVERED] <= MANY / 2
 
 
+def test_lanes_that_dead_rows_hold_are_counted(database: Database) -> None:
+    # Given dead rows, of which some hold a lane, and other rows in lanes
+    filled(database, dead=6, pending=4)
+    with database.transaction() as connection:
+        for state in (State.DEAD, State.PENDING):
+            rows = connection.execute(sa.select(outbox.c.id).where(outbox.c.state == state).order_by(outbox.c.id))
+            for place, row_id in enumerate(rows.scalars().all()[1:]):
+                held = {"lane": f"{place // 2}", "open_lane": f"t/{place // 2}"}
+                connection.execute(outbox.update().where(outbox.c.id == row_id).values(**held))
+    # When the figures are read; Then each held lane counts once
+    assert Gauges(database, BOUND).figures().held_lanes == 3
+
+
 def test_the_figures_do_not_read_the_table(database: Database) -> None:
     # Given an outbox that is large for its bound
     filled(database, delivered=MANY, pending=200, committed=4, cancelled=5, dead=6)
