@@ -36,7 +36,7 @@ class _Subscription:
     on_check: OnCheck
 
 
-class Switchboard:
+class SharedBroker:
     """The connection, and who listens on it, by origin; safe to use from several threads."""
 
     def __init__(self, broker: Broker) -> None:
@@ -44,9 +44,9 @@ class Switchboard:
         self._listening: dict[str, _Subscription] = {}
         self._lock = threading.Lock()
 
-    def line(self, origin: str) -> "Line":
+    def of(self, origin: str) -> "DatabaseBroker":
         """The broker as the database of this origin uses it."""
-        return Line(self, origin)
+        return DatabaseBroker(self, origin)
 
     def listen(self, origin: str, subscription: _Subscription) -> None:
         """Adds a listener, or replaces that of the same origin; topics and groups of all are registered together."""
@@ -72,51 +72,51 @@ class Switchboard:
         answer(Verdict.UNKNOWN, monotonic() + _UNKNOWN_WITHIN)
 
 
-class Line:
+class DatabaseBroker:
     """See ``outbox.brokers.base.Broker``; ``close`` ends this database's part alone."""
 
-    def __init__(self, board: Switchboard, origin: str) -> None:
-        self._board = board
+    def __init__(self, shared: SharedBroker, origin: str) -> None:
+        self._shared = shared
         self._origin = origin
 
     @property
     def capabilities(self) -> Capabilities:
         """Those of the transport."""
-        return self._board.broker.capabilities
+        return self._shared.broker.capabilities
 
     @property
     def group(self) -> str:
         """The producer group that the databases share."""
-        return self._board.broker.group
+        return self._shared.broker.group
 
     def prepare(self, messages: Sequence[Outgoing], timeout: float) -> list[Prepared]:
         """As the transport."""
-        return self._board.broker.prepare(messages, timeout)
+        return self._shared.broker.prepare(messages, timeout)
 
     def resolve(self, endings: Sequence[Ending], until: float) -> list[Ended]:
         """As the transport."""
-        return self._board.broker.resolve(endings, until)
+        return self._shared.broker.resolve(endings, until)
 
     def send(self, messages: Sequence[Outgoing], timeout: float) -> list[Publication]:
         """As the transport."""
-        return self._board.broker.send(messages, timeout)
+        return self._shared.broker.send(messages, timeout)
 
     def find(self, sought: Sequence[Sought], until: float) -> list[Sighting]:
         """As the transport."""
-        return self._board.broker.find(sought, until)
+        return self._shared.broker.find(sought, until)
 
     def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:
         """Answers checks about halves of this origin, beside the other databases' listeners."""
-        self._board.listen(self._origin, _Subscription(frozenset(topics), frozenset(groups), on_check))
+        self._shared.listen(self._origin, _Subscription(frozenset(topics), frozenset(groups), on_check))
 
     def reachable(self, timeout: float) -> bool:
         """As the transport."""
-        return self._board.broker.reachable(timeout)
+        return self._shared.broker.reachable(timeout)
 
     def checks_ready(self) -> bool:
         """As the transport."""
-        return self._board.broker.checks_ready()
+        return self._shared.broker.checks_ready()
 
     def close(self) -> None:
         """Answers no more checks; the connection goes on for the others."""
-        self._board.leave(self._origin)
+        self._shared.leave(self._origin)

@@ -18,7 +18,7 @@ import typer
 
 from outbox import settings
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin
-from outbox.cli.serving import Process, Serve, Unit
+from outbox.cli.serving import Process, Serve, ServedDatabase
 from outbox.cli.target import Target, imported, target_reachable
 from outbox.consumer import RunnerSettings, run
 from outbox.consumer.schedule import ORDERLY_DELAYS, RETRY_DELAYS
@@ -48,7 +48,7 @@ def relay_command(
 ) -> None:
     """Ships rows to the broker until SIGTERM; a second one stops at once. Serves every database that is listed."""
     loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin, database=database)
-    _serve(loaded, lambda unit: unit.ship(checks=checks))
+    _serve(loaded, lambda database: database.ship(checks=checks))
 
 
 def checkback_command(
@@ -56,7 +56,7 @@ def checkback_command(
 ) -> None:
     """Answers the broker's transaction checks from the database until SIGTERM."""
     loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin, database=database)
-    _serve(loaded, Unit.answer)
+    _serve(loaded, ServedDatabase.answer)
 
 
 def health_command(

@@ -14,7 +14,7 @@ from typing import Final
 import checkback.wiring
 import relay.wiring
 from outbox.brokers.base import Broker
-from outbox.brokers.shared import Switchboard
+from outbox.brokers.shared import SharedBroker
 from outbox.cli.figures import FreshFigures, register_figures
 from outbox.cli.options import reachable, ready
 from outbox.envelope import origin_of
@@ -36,36 +36,36 @@ _START: Final = "start"
 _LEAVING: Final = 10.0
 
 
-class Boards:
+class SharedBrokers:
     """The connections to brokers, one for each producer group; closed together at the end."""
 
     def __init__(self) -> None:
-        self._boards: dict[str, Switchboard] = {}
+        self._brokers: dict[str, SharedBroker] = {}
         self._lock = threading.Lock()
 
-    def get(self, settings: Settings) -> Switchboard:
+    def get(self, settings: Settings) -> SharedBroker:
         """The connection of the settings' group, opened where it is asked for first."""
         with self._lock:
             group = settings.producer_group
-            if group not in self._boards:
-                self._boards[group] = Switchboard(open_broker(settings))
-            return self._boards[group]
+            if group not in self._brokers:
+                self._brokers[group] = SharedBroker(open_broker(settings))
+            return self._brokers[group]
 
     def close(self) -> None:
         """Ends them all."""
-        for board in self._boards.values():
-            board.broker.close()
+        for shared in self._brokers.values():
+            shared.broker.close()
 
 
-class Unit:
+class ServedDatabase:
     """One database and what serves it, from ``run`` to ``stop``."""
 
-    def __init__(self, name: str, settings: Settings, boards: Boards, metrics: Metrics) -> None:
+    def __init__(self, name: str, settings: Settings, brokers: SharedBrokers, metrics: Metrics) -> None:
         self.name = name
         self.vitals = Vitals()
         self.vitals.expect(_START)
         self._settings = settings
-        self._boards = boards
+        self._brokers = brokers
         self._metrics = metrics
         self._stopping = threading.Event()
         self._stop: Callable[[], object] = lambda: None
@@ -115,7 +115,7 @@ class Unit:
         with ready(self._settings) as database, reachable(database):
             origin = origin_of(self._settings.service, Identity(database).database_id())
             register_figures(self._metrics, FreshFigures(Gauges(database).figures), self.name)
-            with closing(self._boards.get(self._settings).line(origin)) as broker:
+            with closing(self._brokers.get(self._settings).of(origin)) as broker:
                 yield database, broker
 
     @contextmanager
@@ -132,36 +132,38 @@ class Unit:
             thread.join(_LEAVING)
 
 
-#: What a process does with a unit: blocks until that is stopped.
-Serve = Callable[[Unit], None]
+#: What a process does with a database: blocks until that is stopped.
+Serve = Callable[[ServedDatabase], None]
 
 
 class Process:
-    """All units of this process."""
+    """All databases that this process serves."""
 
     def __init__(self, settings: Settings, serve: Serve) -> None:
         self._settings = settings
         self._serve = serve
-        self._boards = Boards()
+        self._brokers = SharedBrokers()
         self._metrics = Metrics()
-        self._units = [Unit(name, its, self._boards, self._metrics) for name, its in served(settings).items()]
-        self._supervisors = [Supervisor(unit.vitals) for unit in self._units]
+        self._databases = [
+            ServedDatabase(name, its, self._brokers, self._metrics) for name, its in served(settings).items()
+        ]
+        self._supervisors = [Supervisor(database.vitals) for database in self._databases]
 
     def run(self) -> None:
         """Blocks until ``stop``."""
         with ExitStack() as stack:
-            stack.callback(self._boards.close)
+            stack.callback(self._brokers.close)
             stack.enter_context(self._probes())
             if self._settings.databases:
                 self._run_all()
             else:
-                self._serve(self._units[0])
+                self._serve(self._databases[0])
 
     def stop(self) -> None:
-        """Every unit drains, all at the same time."""
+        """Every database drains, all at the same time."""
         for supervisor in self._supervisors:
             supervisor.stop()
-        stopping = [threading.Thread(target=unit.stop, daemon=True) for unit in self._units]
+        stopping = [threading.Thread(target=database.stop, daemon=True) for database in self._databases]
         for thread in stopping:
             thread.start()
         for thread in stopping:
@@ -169,8 +171,8 @@ class Process:
 
     def _run_all(self) -> None:
         threads: Sequence[threading.Thread] = [
-            supervisor.start(unit.name, lambda _, unit=unit: self._serve(unit), math.inf)  # type: ignore[misc]
-            for supervisor, unit in zip(self._supervisors, self._units, strict=True)
+            supervisor.start(database.name, lambda _, database=database: self._serve(database), math.inf)  # type: ignore[misc]
+            for supervisor, database in zip(self._supervisors, self._databases, strict=True)
         ]
         for thread in threads:
             thread.join()
@@ -178,5 +180,5 @@ class Process:
     def _probes(self) -> AbstractContextManager[object]:
         if self._settings.health_port is None:
             return nullcontext()
-        vitals: Mapping[str, Vitals] = {unit.name: unit.vitals for unit in self._units}
+        vitals: Mapping[str, Vitals] = {database.name: database.vitals for database in self._databases}
         return HealthServer(self._settings.health_host, self._settings.health_port, vitals, self._metrics.text)
