@@ -38,6 +38,8 @@ from relay.watch import PING, Watch
 
 #: Seconds for which the claiming loop may be silent beyond two leases: passes may be slow, a claim may wait for locks.
 _LOOP_PATIENCE = 30.0
+#: Seconds between two purges that look at every old row, also at those that were kept the last time.
+_PURGE_TOUR = 3600.0
 
 
 def build(
@@ -79,7 +81,7 @@ def build(
     passes = ObservedPass(stage, claiming, shipping)
     loop = Loop(passes, breaker, _due(database, claiming, events), _wake(settings, database), settings)
     watch = Watch(lambda: why_not_writable(database), broker, breaker, vitals)
-    work = Work(loop, watch, keeper, reconciler, Retention(database), LaneSweep(database), events)
+    work = Work(loop, watch, keeper, reconciler, Retention(database, tour=_PURGE_TOUR), LaneSweep(database), events)
     return Daemon(work, settings, vitals)
 
 

@@ -5,11 +5,13 @@ dead one that still holds its lane. If the runner dies, its batch is undone, and
 
 The rows are found by the primary key, from the lowest id up to the first row that is younger than the shortest period:
 rows are added and end in about that order, so the walk meets hardly anything but what it deletes, and needs no index
-that each delivery would have to maintain (``docs/decisions`` has the figures). It reads without locks; then the rows
-are locked by their ids, those that somebody holds are left to the next run, and the others are deleted.
+that each delivery would have to maintain (``docs/decisions`` has the figures). It goes in windows of so many ids, so
+that no statement takes longer for the rows that are kept, however many those are. It reads without locks; then the
+rows are locked by their ids, those that somebody holds are left to a later run, and the others are deleted.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,15 +19,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
+from outbox.clock import monotonic
 from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import State, expiring
 from outbox.schema import outbox, state_in
 from outbox.store.clock import utc_after
 from outbox.store.database import Database, plan_freely
 from outbox.store.exclusive import exclusive
-from outbox.store.given import given, ids, selecting
+from outbox.store.given import given, selecting
 
 _NAME: Final = "retention"
+#: Rows that one statement looks at.
+WINDOW: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,48 +49,65 @@ class Periods:
 
 
 class Retention:
-    """The statements of the purge; each batch is one transaction."""
+    """The statements of the purge; each batch is one transaction. For one thread."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, tour: float = 0.0, now: Callable[[], float] = monotonic) -> None:
+        """Runs go on where the last one ended, and after ``tour`` seconds begin anew: what was kept then, or held by
+        somebody, and is to be deleted now, goes so much later. Millions of kept rows are not read every minute.
+        """
         self._database = database
+        self._tour = tour
+        self._now = now
+        self._after = 0
+        self._anew = -math.inf
 
     def run(self, periods: Periods, limit: int) -> Iterator[int]:
         """Deletes up to ``limit`` rows at a time, oldest first, and says after each batch how many.
 
         Ends when nothing is old enough, or when another runner is at work.
         """
-        after, end = 0, self._first_young(periods.shortest)
-        while (batch := self._batch(periods, limit, after, end)) is not None:
-            deleted, after, full = batch
-            if deleted:
-                yield deleted
-            if not full:
-                return
+        if self._now() >= self._anew:
+            self._after, self._anew = 0, self._now() + self._tour
+        more = True
+        while more:
+            end, more = self._window(periods)
+            while self._after < end:
+                if (deleted := self._batch(periods, limit, end)) is None:
+                    return
+                if deleted:
+                    yield deleted
 
-    def _first_young(self, shortest: float) -> int | None:
-        """The first row that was added since; rows added in another order than that of their ids go later."""
-        young = sa.select(outbox.c.id).where(outbox.c.created_at >= utc_after(-shortest)).order_by(outbox.c.id).limit(1)
+    def _window(self, periods: Periods) -> tuple[int, bool]:
+        """The last of the next rows that are older than the shortest period, and whether others may follow."""
+        young = outbox.c.created_at >= utc_after(-periods.shortest)
+        columns = (outbox.c.id, sa.case((young, outbox.c.id)).label("young"))
+        of = _by_id(sa.select(*columns).where(outbox.c.id > self._after).order_by(outbox.c.id).limit(WINDOW)).subquery()
+        looked = sa.select(sa.func.max(of.c.id), sa.func.count(), sa.func.min(of.c.young))
         with self._database.transaction(index_order=True) as connection:
-            return connection.execute(_by_id(young)).scalar()
+            last, count, first_young = connection.execute(looked).one()
+        if first_young is not None:
+            return first_young - 1, False
+        return last or 0, count == WINDOW
 
-    def _batch(self, periods: Periods, limit: int, after: int, end: int | None) -> tuple[int, int, bool] | None:
-        """How many rows were deleted, the last id that was looked at, and whether more may follow; None: not alone."""
-        old = sa.select(outbox.c.id).where(outbox.c.id > after, _expired(periods)).order_by(outbox.c.id).limit(limit)
-        if end is not None:
-            old = old.where(outbox.c.id < end)
+    def _batch(self, periods: Periods, limit: int, end: int) -> int | None:
+        """How many rows were deleted; None: not alone."""
+        within = (outbox.c.id > self._after, outbox.c.id <= end)
+        old = sa.select(outbox.c.id).where(*within, _expired(periods)).order_by(outbox.c.id).limit(limit)
         with self._database.transaction(index_order=True) as connection, exclusive(connection, _NAME) as alone:
             if not alone:
                 return None
             found = list(connection.execute(_by_id(old)).scalars())
             plan_freely(connection)
             deleted = self._delete(connection, found, periods) if found else 0
-            return deleted, found[-1] if found else after, len(found) == limit
+        self._after = found[-1] if len(found) == limit else end
+        return deleted
 
     def _delete(self, connection: Connection, found: list[int], periods: Periods) -> int:
         """Only what nobody holds, and what is still to be deleted once it is ours."""
-        named = selecting(connection.dialect.name, given(connection.dialect.name, {"id": int}), outbox.c.id)
+        rows = given(connection.dialect.name, {"id": int})
+        named = selecting(connection.dialect.name, rows.table, outbox.c.id)
         lock = named.where(_expired(periods)).order_by(outbox.c.id).with_for_update(of=outbox, skip_locked=True)
-        locked = list(connection.execute(lock, ids(found)).scalars())
+        locked = list(connection.execute(lock, rows.ids(found)).scalars())
         if locked:
             connection.execute(outbox.delete().where(outbox.c.id.in_(locked)))
         return len(locked)

@@ -167,3 +167,22 @@ def test_a_revived_row_is_not_deleted(
     # When the purge goes on; Then it looks again, and leaves the row
     assert list(retention.run(WEEK, 10)) == []
     assert ids_of(database) == [row_id]
+
+
+def test_rows_that_are_kept_are_not_read_again_by_each_run(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given more dead rows than one look takes in, which nobody deletes, and a delivered one behind them
+    monkeypatch.setattr("outbox.store.retention.WINDOW", 2)
+    now = [0.0]
+    retention = Retention(database, tour=100.0, now=lambda: now[0])
+    kept, gone = [ended(database, State.DEAD, 8 * DAY) for _ in range(5)], ended(database, State.DELIVERED, 8 * DAY)
+    assert list(retention.run(WEEK, 10)) == [1]
+    assert gone not in ids_of(database)
+    # When one of them is published after all, and another row is added and old; Then the next run finds the latter
+    force(database, kept[1], state=State.DELIVERED, delivered_at=utc_after(-8 * DAY))
+    ended(database, State.CANCELLED, 8 * DAY)
+    assert list(retention.run(WEEK, 10)) == [1]
+    assert ids_of(database) == kept
+    # And the former goes when the walk begins anew
+    now[0] = 100.0
+    assert list(retention.run(WEEK, 10)) == [1]
+    assert ids_of(database) == [row_id for row_id in kept if row_id != kept[1]]
