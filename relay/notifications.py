@@ -16,7 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outbox.identity import fresh_token
 from outbox.store.database import Database
-from outbox.store.notifications import CHANNEL, SLEEP_LOCK
+from outbox.store.notifications import CHANNEL, SLEEP_LOCK, VACANT
+from outbox.store.patience import PatientConnection
 from relay.timing import Pause
 
 _log = logging.getLogger("relay")
@@ -24,6 +25,8 @@ _log = logging.getLogger("relay")
 #: Seconds between two heartbeats, and for one to come back.
 _EVERY: Final = 10.0
 _PATIENCE: Final = 10.0
+#: Seconds for the server's answer to a question over the listening connection: the loop claims nothing meanwhile.
+_ANSWER: Final = 2.0
 #: Seconds between tries to connect.
 _RETRY_FIRST, _RETRY_MOST = 1.0, 30.0
 #: Seconds between tries to get the lock of the one that sleeps.
@@ -45,7 +48,7 @@ class Notifications:
         self._retry = Pause(_RETRY_FIRST, _RETRY_MOST)
         self._asking = Pause(_ASK_FIRST, _ASK_MOST)
         self._ask_again = now()
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: PatientConnection | None = None
         self._beat = fresh_token()
         #: When the next heartbeat, or the next try to connect, is due.
         self._next = now()
@@ -80,18 +83,18 @@ class Notifications:
         rows, self._rows = self._rows, False
         return rows
 
-    def doze(self) -> bool:
+    def doze(self, *, at_once: bool = False) -> bool:
         """Takes the lock that makes writers notify; whether it was taken just now, so that the rows must be looked at.
 
         Nobody gets it while a writer is under way that will not notify, or while another relay has it, which then takes
-        the rows; so it is asked for ever more rarely.
+        the rows; so it is asked for ever more rarely. ``at_once``: rows come, so it is asked for all the same.
         """
-        if self.dozing or not self._hears or self._now() < self._ask_again:
+        if self.dozing or not self._hears or not (at_once or self._now() >= self._ask_again):
             return False
         self.dozing = self._ask(f"SELECT pg_try_advisory_lock({SLEEP_LOCK})")
         if self.dozing:
             self._asking.reset()
-        else:
+        elif not at_once:
             self._ask_again = self._now() + self._asking.grow()
         return self.dozing
 
@@ -100,6 +103,13 @@ class Notifications:
         if self.dozing:
             self.dozing = False
             self._ask(f"SELECT pg_advisory_unlock({SLEEP_LOCK})")
+
+    def leave(self) -> None:
+        """Gives the lock back, has the other relays look at once, whichever takes it next, and closes."""
+        if self._connection is not None and self._hears:
+            given_back = f"pg_advisory_unlock({SLEEP_LOCK})" if self.dozing else "true"
+            self._ask(f"SELECT {given_back}, pg_notify('{CHANNEL}', '{VACANT}')")
+        self.close()
 
     def close(self) -> None:
         """Closes the connection, and with it ends LISTEN and gives the lock back."""
@@ -117,13 +127,14 @@ class Notifications:
             return
         self._send()
 
-    def _listening(self) -> psycopg.Connection[Any]:
+    def _listening(self) -> PatientConnection:
         """A connection that is no longer the pool's."""
         pooled = self._database.engine.raw_connection()
         connection: Any = pooled.driver_connection
         pooled.detach()
         try:
             connection.autocommit = True
+            connection.patience = _ANSWER
             connection.add_notify_handler(lambda notification: self._note(notification.payload))
             connection.execute(f"LISTEN {CHANNEL}")
         except psycopg.Error:
@@ -156,6 +167,8 @@ class Notifications:
     def _note(self, payload: str) -> None:
         if not payload:
             self._rows = True
+        elif payload == VACANT:
+            self._rows, self._ask_again = True, self._now()
         elif payload == self._beat:
             self._rows = self._rows or not self._hears  # ends the rest, so that the next one is a sleep
             self._hears = self._ever = True

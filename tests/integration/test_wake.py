@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 
 import pytest
@@ -136,6 +136,40 @@ def test_a_writer_notifies_only_while_somebody_sleeps(postgresql: Database) -> N
     notifications.close()
 
 
+def test_a_relay_that_has_rows_asks_at_once_to_be_told(postgresql: Database) -> None:
+    # Given a relay that was refused while a writer was under way
+    notifications = notified(postgresql)
+    with postgresql.engine.begin() as busy:
+        Outbox("tests").add(busy, topic="t", key="1", payload=1)
+        while notifications._now() >= notifications._ask_again:
+            assert not notifications.doze()
+    # When it has rows to ship / Then it does not wait before it asks again
+    notifications._ask_again = notifications._now() + NEVER
+    assert not notifications.doze()
+    assert notifications.doze(at_once=True)
+    notifications.close()
+
+
+def test_whoever_stays_is_told_when_a_sleeper_leaves(postgresql: Database) -> None:
+    # Given a relay that sleeps, and another one that may not
+    leaving = ExitStack()
+    leaving.enter_context(relaying(postgresql))
+    eventually(lambda: sleepers(postgresql) == 1)
+    with relaying(postgresql):
+        eventually(lambda: _asked(postgresql) == 2)
+        # When the first one is told to stop / Then the other one is told of rows in its place
+        leaving.close()
+        (row_id,) = added(postgresql)
+        eventually(delivered(postgresql, row_id))
+
+
+def _asked(database: Database) -> int:
+    """How many relays have asked to sleep."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE "
+    with database.look() as connection:
+        return int(connection.execute(sa.text(query + "'SELECT pg_try_advisory_lock(%'")).scalar_one())
+
+
 def test_a_row_that_was_rolled_back_is_not_told(postgresql: Database) -> None:
     notifications = notified(postgresql)
     assert notifications.doze()
@@ -169,7 +203,7 @@ def silent(postgresql: Database) -> Iterator[tuple[Proxy, Database]]:
     url = make_url(postgresql.engine.url)
     proxy = Proxy(("127.0.0.1", free_port()), (str(url.host), int(url.port or 5432)))
     through = url.set(host=proxy.address[0], port=proxy.address[1])
-    database = Database(through.render_as_string(hide_password=False))
+    database = Database(through.render_as_string(hide_password=False), answer_timeout=3600)
     yield proxy, database
     database.close()
     proxy.close()
@@ -195,6 +229,22 @@ def test_a_connection_that_fell_silent_is_made_anew(silent: tuple[Proxy, Databas
     assert not notifications.doze()
     assert notifications.heard()
     now[0] += 1
+    eventually(lambda: (notifications.tend(), notifications._hears)[1])
+    assert notifications.doze()
+    notifications.close()
+
+
+def test_a_lock_that_nobody_answers_for_holds_up_no_claim(
+    silent: tuple[Proxy, Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a listener whose connection has fallen silent, as behind a firewall that forgot it
+    monkeypatch.setattr("relay.notifications._ANSWER", 0.1)
+    proxy, database = silent
+    notifications = notified(database)
+    proxy.swallow_answers()
+    # When its relay would fall asleep; Then it is refused that soon, and connects again
+    assert not notifications.doze()
+    assert notifications.fileno() is None
     eventually(lambda: (notifications.tend(), notifications._hears)[1])
     assert notifications.doze()
     notifications.close()
