@@ -60,6 +60,7 @@ class Loop:
                 raise
             if self._wake.rest(rest):
                 self._expects_rows = True
+                self._pause.reset()  # whoever takes these rows may be gone before the next ones, without a word
         self._wake.close()
         self._pool.shutdown(wait=True)
 
@@ -113,7 +114,7 @@ class Loop:
         self._pause.reset()
         if rows >= self._rows_per_pass * _SMALL:
             self._wake.rise()
-        elif self._wake.doze():
+        elif self._wake.doze(at_once=True):
             return 0.0
         return 0.0 if rows >= self._rows_per_pass else self._pause.grow()
 

@@ -60,9 +60,12 @@ class Wake:
             pass
         return woken
 
-    def doze(self) -> bool:
-        """Asks to be told of new rows from now on. True: look at the rows once more, then ``told`` holds."""
-        return self._notifications is not None and self._notifications.doze()
+    def doze(self, *, at_once: bool = False) -> bool:
+        """Asks to be told of new rows from now on; ``at_once``: although it was refused lately.
+
+        True: look at the rows once more, then ``told`` holds.
+        """
+        return self._notifications is not None and self._notifications.doze(at_once=at_once)
 
     def rise(self) -> None:
         """There is enough to do: writers need not tell."""
@@ -74,9 +77,9 @@ class Wake:
         return self._notifications is not None and self._notifications.dozing
 
     def close(self) -> None:
-        """Ends the connection; from now on ``ring`` does nothing, and nobody may rest."""
+        """Ends the connection, and lets the other relays know; from now on ``ring`` does nothing, nobody may rest."""
         if self._notifications is not None:
-            self._notifications.close()
+            self._notifications.leave()
         self._bell.close()
 
     def _wait(self, seconds: float) -> bool:

@@ -33,7 +33,7 @@ class Told:
         rows, self._rows = self._rows, False
         return rows
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """Nothing is open."""
 
 
