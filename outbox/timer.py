@@ -20,6 +20,8 @@ LEVEL_SECONDS: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540
 #: The row keeps its message until the broker's timer can take it: with a day to spare.
 _AHEAD: Final = timedelta(days=2)
 _LONGEST: Final = timedelta(days=36_525)
+#: The ends of what Python can tell: in the time zone of a session, or two days earlier, they are beyond it.
+_YEARS: Final = range(1971, 9999)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -35,7 +37,7 @@ class Timer:
         if self.deliver_at is not None and self.level is not None:
             raise InvalidMessage("delay_level", "given beside deliver_at: the broker's timer takes one of the two")
         if self.deliver_at is not None:
-            _check_aware("deliver_at", self.deliver_at)
+            _check_moment("deliver_at", self.deliver_at)
         if self.level is not None and self.level not in range(1, len(LEVEL_SECONDS) + 1):
             raise InvalidMessage("delay_level", f"{self.level!r}: 1 to {len(LEVEL_SECONDS)} are RocketMQ's levels")
 
@@ -66,15 +68,15 @@ def earliest_of(
     check_earliest(not_before)
     if deliver_at is None:
         return not_before if delay is None else delay
-    _check_aware("deliver_at", deliver_at)
+    _check_moment("deliver_at", deliver_at)
     taken_from = deliver_at.astimezone(UTC) - _AHEAD
     return taken_from if not_before is None else max(not_before, taken_from)
 
 
 def check_earliest(earliest: datetime | timedelta | None) -> None:
-    """``InvalidMessage`` for a moment without a time zone, and for a delay that is none."""
+    """``InvalidMessage`` for a moment without a time zone or out of all bounds, and for a delay that is none."""
     if isinstance(earliest, datetime):
-        _check_aware("not_before", earliest)
+        _check_moment("not_before", earliest)
     elif earliest is not None and not timedelta(0) <= earliest <= _LONGEST:
         raise InvalidMessage("delay", f"{earliest!s}: from zero to {_LONGEST.days} days are possible")
 
@@ -84,9 +86,14 @@ def is_timed(properties: Mapping[str, str]) -> bool:
     return DELIVER_AT in properties or LEVEL in properties
 
 
-def _check_aware(name: str, moment: datetime) -> None:
+def _check_moment(name: str, moment: datetime) -> None:
     if moment.tzinfo is None:
         raise InvalidMessage(name, f"{moment!r} has no time zone: pass an aware datetime")
+    if moment.year not in _YEARS:
+        raise InvalidMessage(
+            name,
+            f"{moment!s}: years {_YEARS[0]} to {_YEARS[-1]} are possible; leave it out where the row may go at once",
+        )
 
 
 def _check_kind(name: str, given: object, kind: type) -> None:

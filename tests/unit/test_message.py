@@ -250,6 +250,10 @@ def test_a_payload_that_is_no_json(payload: Any) -> None:
         ({"delay_level": 3, "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay_level"),
         ({"delay_level": 0}, "delay_level"),
         ({"delay_level": 19}, "delay_level"),
+        ({"not_before": datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))}, "not_before"),
+        ({"not_before": datetime.min.replace(tzinfo=UTC)}, "not_before"),
+        ({"deliver_at": datetime.max.replace(tzinfo=UTC)}, "deliver_at"),
+        ({"deliver_at": datetime(1970, 1, 1, tzinfo=UTC)}, "deliver_at"),
     ],
     ids=str,
 )
