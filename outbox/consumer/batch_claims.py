@@ -37,7 +37,7 @@ class Sorted:
             return InProgress()
         if reason := row.contradicts(claim):
             return Park(reason)
-        return Duplicate() if row.done_at is not None else InProgress()
+        return Duplicate() if row.is_done else InProgress()
 
 
 def insert_all(connection: Connection, claims: Sequence[Claim]) -> Sorted:
@@ -64,9 +64,7 @@ def _sorted(
     connection: Connection, claims: Sequence[Claim], new: frozenset[bytes], standing: dict[bytes, Earlier]
 ) -> Sorted:
     undone = [
-        claim
-        for claim in claims
-        if (row := standing.get(claim.key)) and row.done_at is None and not row.contradicts(claim)
+        claim for claim in claims if (row := standing.get(claim.key)) and not row.is_done and not row.contradicts(claim)
     ]
     return Sorted(new | _taken_over(connection, undone), standing)
 
@@ -108,4 +106,4 @@ def _standing(connection: Connection, claims: Sequence[Claim]) -> dict[bytes, Ea
     keys = [claim.key for claim in claims]
     query = sa.select(inbox.c.key, inbox.c.topic, inbox.c.payload_hash, inbox.c.done_at)
     found = connection.execute(query.where(inbox.c.consumer == claims[0].consumer, inbox.c.key.in_(keys)))
-    return {bytes(row.key): Earlier(row.topic, bytes(row.payload_hash), row.done_at) for row in found}
+    return {bytes(row.key): Earlier(row.topic, bytes(row.payload_hash), row.done_at is not None) for row in found}

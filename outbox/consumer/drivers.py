@@ -1,21 +1,18 @@
 """What the drivers know without asking the server: whether a transaction is open, and what an error did to it."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import NoTransaction
 
-#: libpq's PQTRANS_IDLE and PQTRANS_INERROR.
-_PG_IDLE, _PG_INERROR = 0, 3
 #: MySQL protocol: SERVER_STATUS_IN_TRANS.
 _MYSQL_IN_TRANS = 1
 #: ER_DUP_ENTRY
@@ -43,6 +40,29 @@ class TransactionState(Enum):
     NONE = "none"
 
 
+#: libpq's PQTRANS_IDLE and PQTRANS_INERROR.
+_PG_STATES = {0: TransactionState.NONE, 3: TransactionState.ABORTED}
+
+
+class OwnTransaction(RootTransaction):
+    """A transaction that asks before it commits, whoever has it commit, once it has been told whom to ask.
+
+    SQLAlchemy's own event would do; but an engine with such events looks up a dozen of them around each statement.
+    """
+
+    __slots__ = ("before_commit",)
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.before_commit: Callable[[], None] | None = None
+
+    def commit(self) -> None:
+        """Asks, then commits."""
+        if self.before_commit:
+            self.before_commit()
+        super().commit()
+
+
 @contextmanager
 def begun(engine: Engine) -> Iterator[Connection]:
     """A connection with a transaction that can write; rolled back at the end unless it was committed.
@@ -51,7 +71,7 @@ def begun(engine: Engine) -> Iterator[Connection]:
     somebody else wrote (SQLITE_BUSY_SNAPSHOT).
     """
     with engine.connect() as connection:
-        connection.begin()
+        OwnTransaction(connection)
         if connection.dialect.name == "sqlite":
             if transaction_state(connection) is TransactionState.NONE:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -67,13 +87,17 @@ def opened(engine: Engine, lock_timeout: float) -> Iterator[Connection]:
     ``lock_timeout`` (seconds) holds for this transaction on PostgreSQL.
     """
     with begun(engine) as connection:
-        if connection.dialect.name == "postgresql":
-            limit = f"{int(lock_timeout * 1000)}ms"
-            connection.execute(sa.text("SELECT set_config('lock_timeout', :limit, true)"), {"limit": limit})
-        elif connection.dialect.name in MYSQL_FAMILY:
+        limit_lock_waits(connection, lock_timeout)
+        if connection.dialect.name in MYSQL_FAMILY:
             # Answers to reads do not tell the driver that a transaction is open.
             connection.exec_driver_sql("START TRANSACTION")
         yield connection
+
+
+def limit_lock_waits(connection: Connection, lock_timeout: float) -> None:
+    """Sets the longest wait for a lock, in seconds, for the rest of the transaction; on PostgreSQL alone."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
 
 
 def _commits_by_itself(connection: Connection) -> bool:
@@ -91,8 +115,9 @@ def transaction_state(connection: Connection) -> TransactionState:
     if connection.dialect.name in MYSQL_FAMILY:
         status = getattr(driver, "server_status", _MYSQL_IN_TRANS)
         return TransactionState.OPEN if status & _MYSQL_IN_TRANS else TransactionState.NONE
-    status = driver.info.transaction_status
-    return {_PG_IDLE: TransactionState.NONE, _PG_INERROR: TransactionState.ABORTED}.get(status, TransactionState.OPEN)
+    # psycopg makes its ``info`` anew each time; psycopg2 has nothing else.
+    status = driver.pgconn.transaction_status if hasattr(driver, "pgconn") else driver.info.transaction_status
+    return _PG_STATES.get(status, TransactionState.OPEN)
 
 
 def number_of(error: BaseException | None) -> int | None:

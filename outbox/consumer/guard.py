@@ -6,8 +6,9 @@ COMMIT otherwise. The same check finds errors that the handler swallowed althoug
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import event
@@ -20,6 +21,7 @@ from outbox.consumer.drivers import (
     DEADLOCK,
     LOCK_TIMEOUT,
     NO_SAVEPOINT,
+    OwnTransaction,
     TransactionState,
     is_outage,
     number_of,
@@ -55,6 +57,8 @@ class Guard:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._transaction = connection.get_transaction()
+        if isinstance(self._transaction, OwnTransaction):
+            self._transaction.before_commit = self.before_commit
         self._broken: str | None = None
         self._ended_unseen = False
         self._committing = False
@@ -214,26 +218,33 @@ def _undone(guard: Guard) -> bool:
 
 
 def watch(engine: Engine) -> None:
-    """Lets guards see the engine's statements; connections without a guard pass untouched."""
-    event.listen(engine, "commit", _on_commit)
-    event.listen(engine, "before_cursor_execute", _on_statement)
-    event.listen(engine, "handle_error", _on_error)
+    """Lets guards see the statements of all engines that share the engine's dialect; others pass untouched."""
+    for name, listener in _LISTENERS.items():
+        if not event.contains(engine, name, listener):
+            event.listen(engine, name, listener)
 
 
 def _guard_of(connection: Connection | None) -> Guard | None:
     return connection.get_execution_options().get(_OPTION) if connection is not None else None
 
 
-def _on_commit(connection: Connection) -> None:
-    if guard := _guard_of(connection):
-        guard.before_commit()
-
-
-def _on_statement(connection: Connection, _cursor: object, statement: str, *_: Any) -> None:
-    if guard := _guard_of(connection):
+def _on_statement(_cursor: object, statement: str, *rest: Any) -> None:
+    if guard := _guard_of(rest[-1].root_connection):
         guard.before(statement)
 
 
 def _on_error(context: ExceptionContext) -> None:
-    if guard := _guard_of(context.connection):
+    is_refusal = isinstance(context.original_exception, TransactionBroken | CommittedEarly)
+    if not is_refusal and (guard := _guard_of(context.connection)):
         guard.failed(context.original_exception, disconnected=context.is_disconnect)
+
+
+#: Events of the dialect: those of an engine have SQLAlchemy look up a dozen others around each statement.
+_LISTENERS: Mapping[str, Callable[..., None]] = MappingProxyType(
+    {
+        "do_execute": _on_statement,
+        "do_executemany": _on_statement,
+        "do_execute_no_params": _on_statement,
+        "handle_error": _on_error,
+    }
+)

@@ -5,11 +5,13 @@ from sqlalchemy.engine import Connection, Engine
 from outbox.consumer import claims
 from outbox.consumer.calling import Handler, call
 from outbox.consumer.claims import Claim, Inserted
-from outbox.consumer.drivers import begun
+from outbox.consumer.drivers import begun, limit_lock_waits
 from outbox.consumer.failures import outcome_of
 from outbox.consumer.guard import guarded
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, InProgress, Outcome, Park, Processed, Retry
+
+_VANISHED = "its inbox row vanished between two statements: it was purged, or written by somebody else"
 
 
 class RowTransaction:
@@ -44,15 +46,32 @@ class RowTransaction:
     def _transaction(self, claim: Claim, message: Message, handler: Handler) -> Outcome:
         with begun(self._engine) as connection:
             inserted = self._insert(connection, claim)
-            if inserted is Inserted.BUSY:
-                return InProgress()
-            if inserted is Inserted.EXISTS and (standing := _standing(connection, claim)) is not None:
-                return standing
-            self._run(connection, claim, message, handler, locked=inserted is Inserted.EXISTS)
+            if inserted is not Inserted.NEW:
+                standing = self._standing(connection, claim, inserted)
+                if standing is not None:
+                    return standing
+            self._run(connection, claim, message, handler, locked=inserted is not Inserted.NEW)
         return Processed()
 
     def _insert(self, connection: Connection, claim: Claim) -> Inserted:
         return Inserted.EXISTS if self._row_lock else claims.insert(connection, claim, self._lock_timeout)
+
+    def _standing(self, connection: Connection, claim: Claim, inserted: Inserted) -> Outcome | None:
+        """What the key's row says about the claim; None: its effect is not durable, and we hold its lock now."""
+        if inserted is Inserted.TAKEN:
+            row = claims.conclude(connection, claim)
+        else:
+            row = claims.earlier(connection, claim) if inserted is Inserted.EXISTS else None
+        if row is None:
+            return InProgress() if inserted is not Inserted.EXISTS else Retry(_VANISHED)
+        if reason := row.contradicts(claim):
+            return Park(reason)
+        if not row.is_done:
+            limit_lock_waits(connection, self._lock_timeout)
+            row = claims.locked(connection, claim)
+        if row is None:
+            return InProgress()
+        return Duplicate() if row.is_done else None
 
     @staticmethod
     def _run(connection: Connection, claim: Claim, message: Message, handler: Handler, *, locked: bool) -> None:
@@ -62,17 +81,3 @@ class RowTransaction:
             if locked:
                 claims.finish(connection, claim)
             guard.commit()
-
-
-def _standing(connection: Connection, claim: Claim) -> Outcome | None:
-    """What the existing row says about the claim; None: its effect is not durable, and we hold its lock now."""
-    row = claims.earlier(connection, claim)
-    if row is None:
-        return Retry("its inbox row vanished between two statements: it was purged, or written by somebody else")
-    if reason := row.contradicts(claim):
-        return Park(reason)
-    if row.done_at is None:
-        row = claims.locked(connection, claim)
-    if row is None:
-        return InProgress()
-    return None if row.done_at is None else Duplicate()

@@ -103,9 +103,9 @@ def _standing(connection: Connection, claim: Claim) -> Finished | Busy | Contrad
     row = connection.execute(sa.select(*columns).where(claim.row())).one_or_none()
     if row is None:
         return Busy(0.0)
-    earlier = Earlier(row.topic, bytes(row.payload_hash), row.done_at)
+    earlier = Earlier(row.topic, bytes(row.payload_hash), row.done_at is not None)
     if reason := earlier.contradicts(claim):
         return Contradicted(reason)
-    if row.done_at is not None:
+    if earlier.is_done:
         return Finished()
     return Busy(max(0.0, (row.lease_until - row.now).total_seconds()) if row.lease_until else 0.0)
