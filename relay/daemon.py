@@ -84,9 +84,14 @@ class Daemon:
         settings, work = self._settings, self._work
         every = self._schedule.every
         every(settings.lease / 3, work.keeper.renew, "renew", misfire_grace_time=None)
-        every(settings.reconcile_every, work.reconciler.run, "reconcile")
+        every(settings.reconcile_every, self._reconcile, "reconcile")
         every(settings.lane_sweep_every, self._sweep, "lanes")
         every(settings.purge_every, self._purge.run, "purge", patience=_PURGE_PATIENCE)
+
+    def _reconcile(self) -> None:
+        """What it ends may let lanes go on, or is to be published anew."""
+        if self._work.reconciler.run():
+            self._work.loop.wake()
 
     def _sweep(self) -> None:
         """A lane that had to be found does not wait for the loop's next look as well."""

@@ -61,8 +61,9 @@ class Loop:
             if self._wake.rest(rest):
                 self._expects_rows = True
                 self._pause.reset()  # whoever takes these rows may be gone before the next ones, without a word
-        self._wake.close()
+        self._wake.leave()
         self._pool.shutdown(wait=True)
+        self._wake.close()
 
     def wake(self) -> None:
         """There may be rows; safe in any thread."""

@@ -105,11 +105,11 @@ class Notifications:
             self._ask(f"SELECT pg_advisory_unlock({SLEEP_LOCK})")
 
     def leave(self) -> None:
-        """Gives the lock back, has the other relays look at once, whichever takes it next, and closes."""
-        if self._connection is not None and self._hears:
+        """Gives the lock back, and has the other relays look at once and ask for it."""
+        if self._hears:
             given_back = f"pg_advisory_unlock({SLEEP_LOCK})" if self.dozing else "true"
+            self.dozing = False
             self._ask(f"SELECT {given_back}, pg_notify('{CHANNEL}', '{VACANT}')")
-        self.close()
 
     def close(self) -> None:
         """Closes the connection, and with it ends LISTEN and gives the lock back."""

@@ -221,7 +221,7 @@ class Pass:
             for (row_id, half), end in zip(winners, ended, strict=False)
             if end.confirmation is Confirmation.CONFIRMED
         ]
-        delivered = self._stage.leases.settle(confirmed)
+        delivered = self._stage.leases.settle(confirmed, tell=False)
         self._stage.events.settled(len(delivered), len(winners) - len(confirmed))
 
     def _lost(self, attempt: Attempt, half: Half) -> bool:

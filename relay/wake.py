@@ -76,10 +76,17 @@ class Wake:
         """Whether every row that is added ends the rest; a row that comes back otherwise may wait for the next look."""
         return self._notifications is not None and self._notifications.dozing
 
-    def close(self) -> None:
-        """Ends the connection, and lets the other relays know; from now on ``ring`` does nothing, nobody may rest."""
+    def leave(self) -> None:
+        """Has the other relays look at once, and be told in this one's place."""
         if self._notifications is not None:
             self._notifications.leave()
+
+    def close(self) -> None:
+        """Leaves, since the last passes may have let lanes go on, and ends the connection; from now on ``ring`` does
+        nothing, and nobody may rest."""
+        self.leave()
+        if self._notifications is not None:
+            self._notifications.close()
         self._bell.close()
 
     def _wait(self, seconds: float) -> bool:

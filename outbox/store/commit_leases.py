@@ -40,6 +40,7 @@ from outbox.store.database import Database, plan_freely
 from outbox.store.given import given, ids, selecting
 from outbox.store.lanes import HoldsLane, Lanes, always
 from outbox.store.next_due import NextDue
+from outbox.store.notifications import announce
 from outbox.verdict import RowView
 
 
@@ -126,11 +127,14 @@ class CommitLeases:
             plan_freely(connection)
             return self._take(connection, [(row.id, row.half_id) for row in due], lease)
 
-    def settle(self, halves: Iterable[tuple[int, str]]) -> set[int]:
-        """Marks rows (row id, id of the half that the broker made visible) as delivered; the ids that changed."""
+    def settle(self, halves: Iterable[tuple[int, str]], *, tell: bool = True) -> set[int]:
+        """Marks rows (row id, id of the half that the broker made visible) as delivered; the ids that changed.
+
+        ``tell``: relays that sleep are told of lanes that go on; one that looks at the rows by itself then need not be.
+        """
         rows = [{"id": row_id, "half_id": half_id} for row_id, half_id in halves]
         with self._database.transaction(durable=False) as connection:
-            return set(self._ended(connection, self._changes.settle, rows))
+            return set(self._ended(connection, self._changes.settle, rows, tell=tell))
 
     def presume(self, holding: Holding) -> bool:
         """Marks the row as delivered without the broker's word: nobody asked about its half for too long."""
@@ -168,9 +172,12 @@ class CommitLeases:
         with self._database.transaction() as connection:
             return bool(self._ended(connection, ending, [row]))
 
-    def _ended(self, connection: Connection, ending: Ending, rows: Iterable[Mapping[str, object]]) -> list[int]:
+    def _ended(
+        self, connection: Connection, ending: Ending, rows: Iterable[Mapping[str, object]], *, tell: bool = True
+    ) -> list[int]:
         left = ending.end(connection, rows)
-        self._lanes.go_on(connection, left.lanes)
+        if self._lanes.go_on(connection, left.lanes) and tell:
+            announce(connection)
         return left.ids
 
 

@@ -15,7 +15,10 @@ from outbox import Outbox
 from outbox.lifecycle import State
 from outbox.schema import outbox
 from outbox.settings import Settings
+from outbox.store.claims import Claims
+from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
+from outbox.store.decisions import Decisions, Outcomes, Winner
 from outbox.store.operations import Operations
 from relay import wiring
 from relay.daemon import Daemon
@@ -23,7 +26,7 @@ from relay.notifications import Notifications
 from relay.wake import Wake
 from tests.contracts import rig
 from tests.crash.proxy import Proxy
-from tests.integration.rows import added, force, state_of
+from tests.integration.rows import added, column, force, half_of, state_of
 from tests.integration.scripted import ScriptedBroker
 from tests.services.ports import free_port
 
@@ -47,10 +50,11 @@ def postgresql(postgresql_copies: Callable[..., object], tmp_path: object) -> It
 
 
 @contextmanager
-def relaying(database: Database, **settings: object) -> Iterator[Daemon]:
+def relaying(database: Database, broker: ScriptedBroker | None = None, **settings: object) -> Iterator[Daemon]:
     """A relay that rests for ever unless somebody wakes it."""
     rhythm = {"poll_fastest": NEVER, "poll_slowest": NEVER, "reconcile_every": NEVER} | settings
-    daemon = wiring.build(Settings(origin="tests", **rhythm), database, ScriptedBroker())  # type: ignore[arg-type]
+    chosen = Settings(origin="tests", **rhythm)  # type: ignore[arg-type]
+    daemon = wiring.build(chosen, database, broker or ScriptedBroker())
     thread = threading.Thread(target=daemon.run)
     thread.start()
     try:
@@ -111,6 +115,19 @@ def _soon(connection: sa.Connection) -> datetime:
     return soon
 
 
+def test_a_lane_that_goes_on_by_somebody_else_is_told(postgresql: Database) -> None:
+    # Given a lane whose head another process has decided about, and a relay that sleeps
+    head, follower = added(postgresql, 2, lane="a")
+    (attempt,) = Claims(postgresql).claim(10, 1 << 24, NEVER)
+    half = half_of()
+    Decisions(postgresql).decide(Outcomes(winners=[Winner(attempt, half)]), NEVER)
+    with relaying(postgresql):
+        eventually(lambda: sleepers(postgresql))
+        # When that process settles it / Then the next one of the lane is shipped
+        assert CommitLeases(postgresql).settle([(head, half.half_id)]) == {head}
+        eventually(delivered(postgresql, follower))
+
+
 def test_a_writer_notifies_only_while_somebody_sleeps(postgresql: Database) -> None:
     # Given a relay that is awake and listens
     notifications = notified(postgresql)
@@ -161,6 +178,23 @@ def test_whoever_stays_is_told_when_a_sleeper_leaves(postgresql: Database) -> No
         leaving.close()
         (row_id,) = added(postgresql)
         eventually(delivered(postgresql, row_id))
+
+
+def test_whoever_stays_is_told_of_lanes_that_the_last_passes_let_go_on(postgresql: Database) -> None:
+    # Given a relay with the head of a lane in hand, and another one with nothing to do
+    broker, go_on, leaving = ScriptedBroker(), threading.Event(), ExitStack()
+    broker.before_prepare = lambda: go_on.wait(DEADLINE)
+    daemon = leaving.enter_context(relaying(postgresql, broker))
+    eventually(lambda: sleepers(postgresql) == 1)
+    _, follower = added(postgresql, 2, lane="a")
+    eventually(lambda: column(postgresql, follower, "parked"))
+    with relaying(postgresql):
+        eventually(lambda: _asked(postgresql) == 2)
+        # When the first one is told to stop, and delivers the head; Then the other one ships the next
+        daemon.stop()
+        go_on.set()
+        leaving.close()
+        eventually(delivered(postgresql, follower))
 
 
 def _asked(database: Database) -> int:

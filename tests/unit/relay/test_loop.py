@@ -49,6 +49,9 @@ class Rests:
     def ring(self) -> None:
         """Nobody rests."""
 
+    def leave(self) -> None:
+        """Nobody else is there."""
+
     def close(self) -> None:
         """Nothing is open."""
 

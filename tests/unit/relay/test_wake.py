@@ -34,6 +34,9 @@ class Told:
         return rows
 
     def leave(self) -> None:
+        """Nobody else is there."""
+
+    def close(self) -> None:
         """Nothing is open."""
 
 
