@@ -20,6 +20,7 @@ from outbox.brokers.base import (
     Sought,
 )
 from outbox.clock import monotonic
+from outbox.errors import SettingsError
 from outbox.lifecycle import Verdict
 from outbox.verdict import Sighting
 
@@ -41,11 +42,22 @@ class SharedBroker:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self._served: set[str] = set()
         self._listening: dict[str, _Subscription] = {}
         self._lock = threading.Lock()
 
     def of(self, origin: str) -> "DatabaseBroker":
-        """The broker as the database of this origin uses it."""
+        """The broker as the database of this origin uses it, until it is closed. ``SettingsError``: it is in use.
+
+        Two databases of one origin would answer each other's checks, from rows that are about something else.
+        """
+        with self._lock:
+            if origin in self._served:
+                raise SettingsError(
+                    f"databases: {origin} is served already: list each once; a copied database gets an identity of its "
+                    "own by `outbox db adopt`"
+                )
+            self._served.add(origin)
         return DatabaseBroker(self, origin)
 
     def listen(self, origin: str, subscription: _Subscription) -> None:
@@ -60,6 +72,7 @@ class SharedBroker:
     def leave(self, origin: str) -> None:
         """The listener answers no more; what it was registered for stays so until the connection ends."""
         with self._lock:
+            self._served.discard(origin)
             self._listening.pop(origin, None)
 
     def _on_check(self, check: Check, answer: Answer) -> None:
