@@ -156,7 +156,8 @@ class Database:
                 "SET jit = off",  # compiling takes longer than any statement of ours runs
             ]
         if self.dialect in MYSQL_FAMILY:
-            return [f"SET SESSION innodb_lock_wait_timeout = {max(1, int(lock))}"]
+            idle = f"/*M!100301 , SESSION idle_transaction_timeout = {max(1, int(3 * statement))} */"  # MariaDB alone
+            return [f"SET SESSION innodb_lock_wait_timeout = {max(1, int(lock))} {idle}"]
         return [
             "PRAGMA journal_mode = WAL",
             f"PRAGMA busy_timeout = {int(statement * 1000)}",

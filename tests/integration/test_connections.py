@@ -11,6 +11,7 @@ from sqlalchemy.engine import make_url
 
 from outbox.store.database import Database
 from outbox.store.patience import LEAST, patience, wait_for_ever
+from tests.contracts.rig import eventually
 from tests.crash.proxy import Proxy
 from tests.services.ports import free_port
 
@@ -81,3 +82,25 @@ def test_an_upgrade_may_take_its_time(server: str, request: pytest.FixtureReques
 def test_an_answer_may_come_later_than_the_server_lets_a_statement_run() -> None:
     assert patience(1.0) == LEAST
     assert patience(60.0) > 60.0
+
+
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
+def test_a_daemon_that_was_stopped_within_a_transaction_gives_its_locks_back(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    # Given a daemon in the middle of a transaction, which may be idle for a while
+    database = Database(request.getfixturevalue(server), statement_timeout=0.4)
+    begin, me = ("SELECT 1", "pg_backend_pid()") if server == "postgres" else ("START TRANSACTION", "connection_id()")
+    sessions = "pg_stat_activity WHERE pid" if server == "postgres" else "information_schema.processlist WHERE id"
+    with database.engine.connect() as stopped, database.look() as beside:
+        number = stopped.exec_driver_sql(f"SELECT {me}").scalar_one()
+        stopped.exec_driver_sql(begin)
+
+        def gone() -> bool:
+            return not beside.exec_driver_sql(f"SELECT 1 FROM {sessions} = {number}").all()
+
+        # When it is stopped there; Then the server ends the session without it
+        eventually(gone, 60, "the session has ended")
+        with pytest.raises(sa.exc.DBAPIError):
+            stopped.exec_driver_sql("SELECT 1")
+    database.close()
