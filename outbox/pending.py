@@ -73,6 +73,7 @@ def _watch_session(session: Session, pending: dict[int, str]) -> None:
 
 def _watch_connection(connection: Connection, pending: dict[int, str]) -> None:
     def commits(connection: Connection) -> None:
+        """Lets it commit, or rolls it back."""
         try:
             _refuse(pending)
         except NotAwaited:

@@ -64,6 +64,8 @@ def register_figures(metrics: Metrics, figures: FreshFigures, database: str) -> 
     """Adds rows by state and the two ages of ``outbox status``."""
 
     def number(of: Callable[[Figures], float]) -> Callable[[], float | None]:
+        """Reads one of them."""
+
         def read() -> float | None:
             """None: the database cannot be asked."""
             found = figures.get()

@@ -67,6 +67,7 @@ class OnLoop:
         failed: list[BaseException] = []
 
         async def guarded() -> None:
+            """Ends well, whatever the work raises."""
             try:
                 box.append(await greenlet_spawn(partial(work, *args, **kwargs)))
             except BaseException as error:  # noqa: BLE001 -- raised again in the caller's thread

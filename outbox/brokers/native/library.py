@@ -100,14 +100,17 @@ def log_folder() -> Path:
 
 def _places() -> Iterator[str]:
     """Beside the package, wherever its distribution was installed; then the name alone, for the loader to find."""
+    yield from _beside_the_package()
+    yield _FILE
+
+
+def _beside_the_package() -> Iterator[str]:
     try:
         beside = Path(str(metadata.distribution(DISTRIBUTION).locate_file(f"rocketmq/{_FILE}")))
     except metadata.PackageNotFoundError:
-        pass
-    else:
-        if beside.exists():
-            yield str(beside)
-    yield _FILE
+        return
+    if beside.exists():
+        yield str(beside)
 
 
 def _declared(library: Any) -> Any:

@@ -8,9 +8,9 @@ inside its handler. ``child.py hold URL BROKER_URL GROUP TOPIC`` consumes the to
 """
 
 import random
+import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +36,7 @@ def stop_here() -> None:
     """Never returns; the test kills the process."""
     say("here")
     while True:
-        time.sleep(60)
+        signal.pause()
 
 
 def race(url: str, keys: str, fails: str) -> None:
@@ -99,7 +99,7 @@ def hold(url: str, broker_url: str, group: str, topic: str) -> None:
     @inbox.handler(topic=topic)
     def step(message: Message, _: Session) -> None:
         say(message.key)
-        time.sleep(3600)
+        signal.pause()
 
     settings = load(broker_url=broker_url, origin="orders", invisible=HELD)
     source = open_source(settings, [topic], group)
