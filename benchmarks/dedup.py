@@ -14,12 +14,14 @@ over single ones in the same time) and ``c7_vs_one`` (16 workers over one, 5 ms 
 
 import argparse
 import json
+import queue
 import statistics
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib import import_module
 from itertools import count
 from typing import Any, Final
@@ -31,6 +33,7 @@ from sqlalchemy.orm import Session
 
 from outbox import migrate
 from outbox.brokers.source import Delivery
+from outbox.clock import monotonic
 from outbox.consumer import BatchInbox, BusinessConsumer, Inbox, LeasedInbox, MemoryInbox, Processed, ledger_entry
 from outbox.consumer.cached_inbox import CachedInbox
 from outbox.consumer.redis_inbox import RedisInbox
@@ -40,7 +43,7 @@ from outbox.store.database import Database
 from tests.services.databases import fresh_database
 from tests.services.postgres import Postgres
 from tests.services.redis import Redis
-from tests.unit.consumer.fakes import FakeSource, delivery
+from tests.unit.consumer.fakes import delivery
 
 #: Messages of one batch, workers of the pool, seconds that a message of the pool takes.
 BATCH: Final = 100
@@ -204,22 +207,68 @@ def powertools(engine: Engine, url: str) -> Side | None:
     return run
 
 
+class Broker:
+    """Hands out what is put, and tells when all of it was acknowledged; it wakes nobody at each acknowledgement."""
+
+    def __init__(self) -> None:
+        self._queued: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        self._left = 0
+        self._lock = threading.Lock()
+        self._all = threading.Event()
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Returns once all are acknowledged."""
+        self._left = len(deliveries)
+        self._all.clear()
+        for each in deliveries:
+            self._queued.put(each)
+        assert self._all.wait(120), "not all were acknowledged"
+
+    def receive(self, limit: int, wait: float) -> list[Delivery]:
+        """What is there, waiting for the first."""
+        found: list[Delivery] = []
+        with suppress(queue.Empty):
+            found.append(self._queued.get(timeout=wait))
+            while len(found) < limit:
+                found.append(self._queued.get_nowait())
+        return found
+
+    def acknowledge(self, _: Delivery) -> bool:
+        """One less."""
+        with self._lock:
+            self._left -= 1
+            if not self._left:
+                self._all.set()
+        return True
+
+    def renew(self, delivery: Delivery, invisible: float) -> Delivery:
+        """As long as is asked for."""
+        return replace(delivery, invisible_until=monotonic() + invisible)
+
+    def later(self, delivery: Delivery, delay: float) -> bool:
+        """Nothing may fail here."""
+        raise AssertionError((delivery, delay))
+
+    def bury(self, delivery: Delivery, reason: str) -> bool:
+        """Nothing may fail here."""
+        raise AssertionError((delivery, reason))
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 def pooled(url: str, threads: int) -> Side:
-    """C7 over C2: the runner with so many workers; a message takes ``PAUSE`` seconds in something that is not SQL."""
+    """C7 over C2: the runner with so many workers; a message takes ``PAUSE`` seconds in something that is not SQL.
+
+    The runner starts once and stops with the process: how fast threads start and receivers notice a stop, some 60 ms
+    of each round otherwise, is not how fast messages are worked on.
+    """
     consumer = MemoryInbox(RedisInbox(url, consumer="c7"))
     handled(consumer, lambda _message, _lease: time.sleep(PAUSE))
-
-    def run(deliveries: Sequence[Delivery]) -> None:
-        source, stop = FakeSource(), threading.Event()
-        source.put(*deliveries)
-        settings = RunnerSettings(threads=threads, receive_wait=0.05)
-        thread = threading.Thread(target=Runner(source, consumer, settings).run, args=(stop,))
-        thread.start()
-        source.wait_until(lambda: len(source.acknowledged) == len(deliveries), "all acknowledged")
-        stop.set()
-        thread.join()
-
-    return run
+    broker = Broker()
+    runner = Runner(broker, consumer, RunnerSettings(threads=threads))
+    threading.Thread(target=runner.run, args=(threading.Event(),), daemon=True).start()
+    return broker.deliver
 
 
 def sides(engine: Engine, url: str) -> dict[str, Side]:

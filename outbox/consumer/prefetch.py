@@ -14,8 +14,10 @@ class Prefetch:
     up nobody else.
     """
 
-    def __init__(self, most: int, most_bytes: int) -> None:
+    def __init__(self, most: int, most_bytes: int, batch: int = 1) -> None:
+        """``batch`` is what one request brings at most: less room than that is no reason to ask, while some wait."""
         self._most = most
+        self._worth = max(1, min(batch, most // 2))
         self._most_bytes = most_bytes
         #: What may be taken: everything without a lane, and of each lane its head, unless that is out.
         self._waiting: deque[Held] = deque()
@@ -30,12 +32,13 @@ class Prefetch:
         self._drained = threading.Condition(lock)
 
     def room(self, timeout: float) -> int:
-        """How many more may come, waiting up to ``timeout`` seconds for the first; 0: none, or closed.
+        """How many more may come, waiting up to ``timeout`` seconds for a batch's worth; 0: none, or closed.
 
-        A batch may overshoot the bytes, since nobody knows sizes before reception; the next one waits for it.
+        Asked at each place that becomes free, the broker would get a request for each message. A batch may overshoot
+        the bytes, since nobody knows sizes before reception; the next one waits for it.
         """
         with self._drained:
-            self._drained.wait_for(lambda: self._closed or self._room() > 0, timeout)
+            self._drained.wait_for(self._has_room, timeout)
             return 0 if self._closed else self._room()
 
     def put(self, held: list[Held]) -> None:
@@ -57,7 +60,8 @@ class Prefetch:
             taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
             self._count -= len(taken)
             self._bytes -= _size(taken)
-            self._drained.notify()
+            if self._has_room():
+                self._drained.notify()
             return taken
 
     def finish(self, taken: Iterable[Held]) -> None:
@@ -93,6 +97,10 @@ class Prefetch:
             self._filled.notify()
         else:
             self._behind.pop(lane, None)
+
+    def _has_room(self) -> bool:
+        """Whether it is worth while to ask the broker."""
+        return self._closed or self._room() >= (self._worth if self._waiting else 1)
 
     def _room(self) -> int:
         return self._most - self._count if self._bytes < self._most_bytes else 0

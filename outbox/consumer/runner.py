@@ -64,7 +64,7 @@ class Runner:
         self._batch = self._batching.batch if self._batching else 1
         # A batch that the queue cannot hold would never be full.
         most = max(self._settings.queue_messages, 2 * self._batch)
-        self._prefetch = Prefetch(most, self._settings.queue_bytes)
+        self._prefetch = Prefetch(most, self._settings.queue_bytes, _BATCH)
         self._stop = threading.Event()
         self._outage = threading.Event()
 
