@@ -273,8 +273,11 @@ def _why_not(row_id: int, row: dict[str, Any] | None, move: Move) -> str:
     if move is Move.REQUEUE and row["lane"] is not None and row["open_lane"] is None:
         return f"row {row_id}: its lane has gone on without it; --out-of-order publishes it all the same"
     if row["mode"] == Mode.PLAIN:
-        until = present.iso(row["available_at"])
-        return f"row {row_id} is a plain message that may be on its way until {until}: try again then"
+        again = present.iso(row["available_at"])
+        return (
+            f"row {row_id} is a plain message, and its last attempt may have sent it: until a relay has learned that "
+            f"it did not, it cannot be called back; it is tried again at {again}"
+        )
     return f"row {row_id} has changed meanwhile: try again"
 
 

@@ -1,9 +1,10 @@
 """What operators ask and do: figures, lists, requeue, cancel.
 
 From-states come from the lifecycle: *cancel* leaves ``pending``, *requeue* leaves ``cancelled`` and ``dead``. Both set
-the token to NULL, so that every half of the row, sent or on its way, gets ROLLBACK. A plain message that may be on its
-way cannot be called back, so a plain row under a live lease is not cancelled. A cancelled row leaves its lane, which
-goes on in the same transaction (``store.lanes``); a row that left its lane comes back to it only out of order.
+the token to NULL, so that every half of the row, sent or on its way, gets ROLLBACK. A plain message that may have left
+cannot be called back, so a plain row is not cancelled while an attempt is under way, or its last one has no outcome
+(its relay died, or no answer came). A cancelled row leaves its lane, which goes on in the same transaction
+(``store.lanes``); a row that left its lane comes back to it only out of order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from sqlalchemy.engine import Connection
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
 from outbox.schema import REASON_LENGTH, outbox, set_aside, unsettled
-from outbox.store.change import Change, Ending, again_after, due, no_attempt, no_half
+from outbox.store.change import Change, Ending, again_after, no_attempt, no_half
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.gauges import Figures, Gauges
@@ -150,7 +151,8 @@ def _cancel(dialect: str) -> Ending:
         dialect,
         Move.CANCEL,
         columns={"reason": str},
-        compare=lambda _: sa.or_(outbox.c.mode != Mode.PLAIN, outbox.c.lease_id.is_(None), due()),
+        # An attempt that ended without having sent anything leaves no token: one that died, or got no answer, does.
+        compare=lambda _: sa.or_(outbox.c.mode != Mode.PLAIN, outbox.c.token.is_(None)),
         # The moment of the cancel, from which retention counts.
         values=lambda rows: {"reason": rows.reason, "available_at": utc_now(), **no_attempt()},
         wait=True,

@@ -1,5 +1,7 @@
 """What operators ask and do, on real servers."""
 
+from collections.abc import Callable
+
 import pytest
 import sqlalchemy as sa
 
@@ -7,11 +9,11 @@ from outbox.identity import fresh_token
 from outbox.lifecycle import State
 from outbox.message import Mode
 from outbox.schema import outbox
-from outbox.store.claims import Claims
+from outbox.store.claims import Attempt, Claims
 from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
-from outbox.store.decisions import Decisions, Outcomes, Refusal, Winner
+from outbox.store.decisions import Decisions, Outcomes, Refusal, Return, Winner
 from outbox.store.identity import Identity
 from outbox.store.operations import Filter, Operations
 from outbox.verdict import HalfView, Step, verdict
@@ -94,13 +96,31 @@ def test_cancelling_an_attempt_under_way_makes_its_half_roll_back(database: Data
     assert operations.cancel([row_id], "again") == []
 
 
-def test_a_plain_row_under_a_live_lease_cannot_be_called_back(database: Database, operations: Operations) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "cancelled"),
+    [
+        pytest.param(lambda _: None, False, id="none, the relay died"),
+        pytest.param(
+            lambda it: Outcomes(returns=[Return(it, 0.0, adoptable=True, reason="reset")]), False, id="unknown"
+        ),
+        pytest.param(lambda it: Outcomes(returns=[Return(it, None)]), True, id="outage"),
+        pytest.param(lambda it: Outcomes(refusals=[Refusal(it, "no", 0.0)]), True, id="refused"),
+    ],
+)
+def test_a_plain_row_that_may_have_been_sent_cannot_be_called_back(
+    database: Database, operations: Operations, outcome: Callable[[Attempt], Outcomes | None], cancelled: bool
+) -> None:
+    # Given a plain row under an attempt
     (row_id,) = added(database)
     force(database, row_id, mode=Mode.PLAIN)
-    Claims(database).claim(1, 1, lease=30)
+    (attempt,) = Claims(database).claim(1, 1, lease=30)
     assert operations.cancel([row_id], "too late") == []
+    # When that has ended in some way, and its lease is over
+    if (outcomes := outcome(attempt)) is not None:
+        Decisions(database).decide(outcomes, 15)
     force(database, row_id, available_at=utc_after(-1))
-    assert operations.cancel([row_id], "in time") == [row_id]
+    # Then the row is cancelled only where it is known that nothing was sent
+    assert operations.cancel([row_id], "in time") == ([row_id] if cancelled else [])
 
 
 def test_a_requeued_row_starts_afresh(database: Database, operations: Operations) -> None:
