@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from outbox.clock import monotonic
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
 from outbox.message import BODY_BYTES, Mode
@@ -68,8 +69,10 @@ _log = logging.getLogger(__name__)
 _NO_HEADERS: Final = "{}"
 _MODES: Final = {mode.value: mode for mode in Mode}
 
-#: Transactions of one claim at most, where rows that it meets have to be parked.
+#: Rounds of one claim at most, where rows that it meets have to be parked, and seconds after which one that has rows to
+#: ship begins no other: each parks up to a thousand rows in some 30 ms, and heads do not wait for all that is behind.
 _ROUNDS = 16
+_LONG = 0.1
 
 #: Leases rows and reads them; the rows' columns are those of ``_CLAIMED``.
 Take = Callable[[Connection, Mapping[str, Any]], list[Any]]
@@ -98,11 +101,12 @@ class Claims:
         """
         attempts: list[Attempt] = []
         room = max_bytes
+        long = monotonic() + _LONG
         for _ in range(_ROUNDS):
             taken, parked = self._round(limit - len(attempts), room, lease)
             attempts += taken
             room -= sum(len(it.payload) for it in taken)
-            if not parked or len(attempts) == limit or (attempts and room < BODY_BYTES):
+            if not parked or len(attempts) == limit or (attempts and (room < BODY_BYTES or monotonic() > long)):
                 break
         return attempts
 

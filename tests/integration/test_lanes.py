@@ -147,12 +147,25 @@ def test_only_the_head_of_a_lane_is_claimed_and_the_others_are_met_once(database
     assert not [it for it in statements if "outbox_lane" in it or "open_lane =" in it]
 
 
-def test_a_claim_goes_on_until_its_pass_is_full(database: Database) -> None:
+def test_a_claim_goes_on_until_its_pass_is_full(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a lane of more rows than a pass has, and others behind
+    monkeypatch.setattr("outbox.store.claims._LONG", DEADLINE)
     head, *_ = added(database, 12, lane="a")
     others = added(database, 4)
     # When a pass is claimed; Then it is full all the same
     assert claimed(database, 5) == [head, *others]
+
+
+def test_a_head_does_not_wait_until_everything_behind_is_parked(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given parking that takes long
+    monkeypatch.setattr("outbox.store.claims._LONG", -1.0)
+    head, *_ = added(database, 12, lane="a")
+    others = added(database, 4)
+    # When a pass is claimed; Then the head is shipped at once, and the next claim goes on
+    assert claimed(database, 5) == [head]
+    assert claimed(database, 5) == others
 
 
 def test_heads_are_shipped_although_their_followers_cannot_be_parked(
