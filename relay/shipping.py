@@ -78,6 +78,9 @@ class Pass:
         """Ships claimed rows to their end, or as far as broker and database let it."""
         faults.point("relay.after_claim")
         with self._stage.keeper.holding(attempts, since) as hold:
+            if not hold.live():  # stopped meanwhile: a plain message would be sent although its row may be cancelled
+                self._stage.events.lease_lost(len(attempts))
+                return
             results = self._prepare(attempts)
             faults.point("relay.before_decide")
             outcomes = self._outcomes(results)
@@ -85,7 +88,7 @@ class Pass:
                 decided = self._decide(hold, outcomes, len(results))
         if decided is not None:
             faults.point("relay.after_decide")
-            self._resolve(results, *decided)
+            self._resolve(outcomes.winners, *decided)
 
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Gives rows that were claimed and not sent back at once: whoever claims next finds them in their places."""
@@ -165,10 +168,9 @@ class Pass:
         The trouble of one topic, or of one broker among several, says nothing about the others: it stops no pass.
         """
         breaker = self._stage.breaker
-        partial = [it.reason for _, it in results if isinstance(it, Outage) and it.partial]
-        away = [
-            it.reason for _, it in results if isinstance(it, Unknown) or (isinstance(it, Outage) and not it.partial)
-        ]
+        failed = [it for _, it in results if isinstance(it, Unknown | Outage)]
+        partial = [it.reason for it in failed if isinstance(it, Outage) and it.partial]
+        away = [it.reason for it in failed if isinstance(it, Unknown) or not it.partial]
         if partial:
             self._stage.events.partial_outage(len(partial), partial[0])
         if len(away) + len(partial) < len(results):
@@ -204,21 +206,20 @@ class Pass:
         delay = backoff(failures, first=settings.backoff_first, most=settings.backoff_most, jitter=jitter)
         return Refusal(attempt, reason, None if buried else delay)
 
-    def _resolve(self, results: Sequence[tuple[Attempt, Result]], committed: set[int], until: float) -> None:
+    def _resolve(self, stored: Sequence[Winner], committed: set[int], until: float) -> None:
         """Commits the winners within the window, rolls back what can no longer win, settles what is confirmed."""
-        stored = [(attempt, result.half) for attempt, result in results if isinstance(result, Stored)]
-        winners = [(attempt.row_id, half) for attempt, half in stored if attempt.row_id in committed]
-        losers = [half for attempt, half in stored if attempt.row_id not in committed and self._lost(attempt, half)]
-        endings = [Ending(half, Verdict.COMMIT) for _, half in winners]
-        endings += [Ending(half, Verdict.ROLLBACK) for half in losers]
+        winners = [it for it in stored if it.attempt.row_id in committed]
+        others = [it for it in stored if it.attempt.row_id not in committed] if len(winners) < len(stored) else []
+        endings = [Ending(it.half, Verdict.COMMIT) for it in winners]
+        endings += [Ending(it.half, Verdict.ROLLBACK) for it in others if self._lost(it.attempt, it.half)]
         if not endings:
             return
         faults.point("relay.before_commit")
         ended = self._stage.broker.resolve(endings, until)
         faults.point("relay.before_settle")
         confirmed = [
-            (row_id, half.half_id)
-            for (row_id, half), end in zip(winners, ended, strict=False)
+            (it.attempt.row_id, it.half.half_id)
+            for it, end in zip(winners, ended, strict=False)
             if end.confirmation is Confirmation.CONFIRMED
         ]
         delivered = self._stage.leases.settle(confirmed, tell=False)

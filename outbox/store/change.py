@@ -13,7 +13,7 @@ from outbox.brokers.base import Half
 from outbox.lifecycle import Move, State, sources_of, target_of
 from outbox.schema import outbox
 from outbox.store.clock import latest, utc_after, utc_now
-from outbox.store.given import batch, given, selecting, updating
+from outbox.store.given import given, selecting, updating
 
 #: From the given rows' columns to a condition, and to what is set.
 Compare = Callable[[Any], ColumnElement[bool]]
@@ -43,7 +43,8 @@ class Change:
         telling: Mapping[str, ColumnElement[Any]] = MappingProxyType({}),
     ) -> None:
         """``telling``: what else comes back of the rows that changed, as it was before, under these names."""
-        rows = given(dialect, {"id": int, **(columns or {})})
+        self._given = given(dialect, {"id": int, **(columns or {})})
+        rows = self._given.table
         conditions = (_state_of_named_row().in_(list(sources)), compare(rows.c))
         told = [value.label(name) for name, value in telling.items()]
         passing = selecting(dialect, rows, outbox.c.id, *(column for column in rows.c if column.name != "id"), *told)
@@ -66,7 +67,7 @@ class Change:
 
     def apply(self, connection: Connection, rows: Iterable[Mapping[str, object]], **parameters: object) -> list[int]:
         """Changes the rows that pass; the ids of those, in order."""
-        return sorted(row_id for row_id, *_ in self._changed(connection, rows, parameters))
+        return sorted([row[0] for row in self._changed(connection, rows, parameters)])
 
     def _changed(
         self, connection: Connection, rows: Iterable[Mapping[str, object]], parameters: dict[str, Any]
@@ -74,11 +75,11 @@ class Change:
         if not (given_rows := list(rows)):
             return []
         if self._at_once:
-            return connection.execute(self._write, parameters | batch(given_rows)).all()
+            return connection.execute(self._write, parameters | self._given.batch(given_rows)).all()
         by_id = {row["id"]: row for row in given_rows}
-        changed = connection.execute(self._lock, parameters | batch(by_id.values())).all()
+        changed = connection.execute(self._lock, parameters | self._given.batch(by_id.values())).all()
         if changed:
-            connection.execute(self._write, parameters | batch(by_id[row.id] for row in changed))
+            connection.execute(self._write, parameters | self._given.batch(by_id[row.id] for row in changed))
         return changed
 
 
@@ -106,8 +107,8 @@ class Ending(Change):
     def end(self, connection: Connection, rows: Iterable[Mapping[str, object]], **parameters: object) -> Left:
         """Ends the rows that pass; their lanes go on in the same transaction (``Lanes.go_on``)."""
         ended = self._changed(connection, rows, parameters)
-        lanes = frozenset(row[-1] for row in ended if row[-1] is not None)
-        return Left(sorted(row[0] for row in ended), lanes)
+        lanes = frozenset([row[-1] for row in ended if row[-1] is not None])
+        return Left(sorted([row[0] for row in ended]), lanes)
 
 
 def _state_of_named_row() -> ColumnElement[str]:

@@ -37,7 +37,7 @@ from outbox.store.change import (
 )
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database, plan_freely
-from outbox.store.given import given, ids, selecting
+from outbox.store.given import given, selecting
 from outbox.store.lanes import HoldsLane, Lanes, always
 from outbox.store.next_due import NextDue
 from outbox.store.notifications import announce
@@ -84,8 +84,8 @@ class CommitLeases:
             sa.type_coerce(due(), sa.Boolean()).label("lease_over"),
             outbox.c.presumed,
         ).where(outbox.c.id == sa.bindparam("row_id"))
-        chosen = given(database.dialect, {"id": int})
-        self._held = selecting(database.dialect, chosen, *_HELD, utc_now().label("now"))
+        self._given = given(database.dialect, {"id": int})
+        self._held = selecting(database.dialect, self._given.table, *_HELD, utc_now().label("now"))
         self._due = (
             sa.select(outbox.c.id, outbox.c.half_id)
             .where(unsettled(), outbox.c.available_at <= utc_after(sa.bindparam("since", type_=sa.Float())))
@@ -161,7 +161,7 @@ class CommitLeases:
         return self._holdings(connection, changed, fresh)
 
     def _holdings(self, connection: Connection, row_ids: list[int], lease_id: str) -> list[Holding]:
-        rows = connection.execute(self._held, ids(row_ids)).all()
+        rows = connection.execute(self._held, self._given.ids(row_ids)).all()
         return [_holding(row, lease_id) for row in rows]
 
     def _keep(self, change: Change, holding: Holding, reason: str, **parameters: object) -> bool:

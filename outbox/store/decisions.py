@@ -103,8 +103,9 @@ class Outcomes:
 
         return Outcomes(others(self.winners), others(self.published), others(self.refusals), others(self.returns))
 
-    def __bool__(self) -> bool:
-        return any((self.winners, self.published, self.refusals, self.returns))
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.winners) + len(self.published) + len(self.refusals) + len(self.returns)
 
 
 class Decisions:
@@ -131,7 +132,8 @@ class Decisions:
         ROLLBACK, and check-back and reconciler find out.
         """
         committed, written = self._write(outcomes, commit_lease)
-        if left := outcomes.without(written):
+        if len(written) < len(outcomes):
+            left = outcomes.without(written)
             try:
                 committed |= self._write(left, commit_lease)[0]
             except SQLAlchemyError as error:
@@ -218,8 +220,7 @@ def _given(attempt: Attempt) -> dict[str, object]:
 
 
 def _winner(it: Winner) -> dict[str, object]:
-    attempt = it.attempt
-    return {"id": attempt.row_id, "token": attempt.token, "lease": attempt.lease_id, **half_values(it.half)}
+    return _given(it.attempt) | half_values(it.half)
 
 
 def _refused(it: Refusal) -> dict[str, object]:

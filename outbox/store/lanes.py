@@ -38,7 +38,7 @@ from outbox.lifecycle import Move, sources_of
 from outbox.schema import claimable, outbox
 from outbox.store.change import Change, due, in_place, no_attempt, own_attempt
 from outbox.store.database import plan_freely
-from outbox.store.given import batch, given
+from outbox.store.given import given
 
 #: PostgreSQL: the first halves of the keys of our advisory locks, "lane" and "park" in ASCII.
 _PRODUCERS: Final = 0x6C616E65
@@ -101,7 +101,8 @@ class Lanes:
     """The statements about lanes; each method is part of the caller's transaction."""
 
     def __init__(self, dialect: str) -> None:
-        self._heads = _heads(dialect)
+        self._given = given(dialect, {"lane": str})
+        self._heads = _heads(dialect, self._given.table)
         self._next = _next_followers(dialect)
         self._park = _park(dialect)
         self._park_due = _park_due(dialect)
@@ -141,7 +142,7 @@ class Lanes:
         if not lanes:
             return []
         _lock(connection, lanes)
-        heads = connection.execute(self._heads, _given(lanes)).all()
+        heads = connection.execute(self._heads, self._named(lanes)).all()
         waiting = {head.id for head in heads if head.parked}
         woken: list[int] = []
         for _ in range(_TRIES):
@@ -152,13 +153,16 @@ class Lanes:
         """Those of the lanes whose head is parked; nobody will end a row before it."""
         if not lanes:
             return []
-        return [head.lane for head in connection.execute(self._heads, _given(lanes)) if head.parked]
+        return [head.lane for head in connection.execute(self._heads, self._named(lanes)) if head.parked]
+
+    def _named(self, lanes: Iterable[str]) -> dict[str, str]:
+        return self._given.batch([{"lane": lane} for lane in set(lanes)])
 
     def _behind(self, connection: Connection, laned: Mapping[int, str]) -> dict[int, str]:
         """Those of the rows (ids to lanes) that stand behind the head of their lane."""
         if not laned:
             return {}
-        heads = {it.lane: it.id for it in connection.execute(self._heads, _given(laned.values()))}
+        heads = {it.lane: it.id for it in connection.execute(self._heads, self._named(laned.values()))}
         return {row_id: lane for row_id, lane in laned.items() if row_id > (heads[lane] or row_id)}
 
 
@@ -197,13 +201,8 @@ def _unpark(dialect: str) -> Change:
     )
 
 
-def _given(lanes: Iterable[str]) -> dict[str, str]:
-    return batch({"lane": lane} for lane in set(lanes))
-
-
-def _heads(dialect: str) -> sa.Select[Any]:
+def _heads(dialect: str, lanes: sa.Subquery) -> sa.Select[Any]:
     """The head of each of the given lanes, and whether it is parked; NULL: nobody stands there."""
-    lanes = given(dialect, {"lane": str})
     named: sa.ColumnElement[Any] = lanes.c.lane
     if dialect in MYSQL_FAMILY:  # as the column: a comparison of text with bytes is no look-up in an index
         named = sa.cast(named, sa.BINARY())

@@ -1,5 +1,7 @@
 """The store on real servers: claims, decisions, commit leases."""
 
+import pytest
+import sqlalchemy as sa
 from sqlalchemy import text
 from sqlalchemy.event import listens_for
 
@@ -10,6 +12,7 @@ from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions, Outcomes, Published, Refusal, Return, Winner
+from outbox.store.given import given
 from outbox.verdict import RowView
 from tests.integration.rows import added, column, force, half_of, state_of
 
@@ -22,6 +25,29 @@ def claimed(database: Database, limit: int = 10) -> list[Attempt]:
 
 def expire(database: Database, row_id: int) -> None:
     force(database, row_id, available_at=utc_after(-1))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([], id="no-row"),
+        pytest.param([""], id="a-lone-empty-text"),
+        pytest.param(["", "", "b"], id="empty-texts"),
+        pytest.param(["\x1f"], id="a-lone-separator"),
+        pytest.param(["a\x1fb", "\x1f\x1f", "c"], id="separators"),
+        pytest.param(["'\"\\,{}\n\t", "äß漢\U0001f600", "NULL"], id="odd-texts"),
+    ],
+)
+def test_a_statement_sees_the_rows_that_it_is_given(database: Database, words: list[str]) -> None:
+    # Given rows with a number, a text and a fraction each
+    rows = given(database.dialect, {"id": int, "word": str, "part": float})
+    told = [(number, word, number / 8 - 1e-7) for number, word in enumerate(words, 2**40)]
+    # When a statement reads them
+    batch = rows.batch([dict(zip(("id", "word", "part"), row, strict=True)) for row in told])
+    with database.transaction() as connection:
+        seen = connection.execute(sa.select(rows.table).order_by(rows.table.c.id), batch).all()
+    # Then it sees what was given
+    assert [tuple(row) for row in seen] == told
 
 
 def test_a_claim_takes_due_rows_in_order_and_only_once(database: Database) -> None:
