@@ -7,6 +7,7 @@ from sqlalchemy.exc import OperationalError
 from outbox.brokers.base import Ended, Outage, Prepared, Refused, Stored, Unknown
 from outbox.envelope import Envelopes
 from outbox.lifecycle import State, Verdict
+from outbox.message import Mode
 from outbox.schema import outbox
 from outbox.settings import Settings
 from outbox.store.claims import Attempt, Claims
@@ -373,3 +374,17 @@ def test_rows_that_were_not_sent_are_given_back_in_their_places(database: Databa
     # Then another one ships them at once, in their places
     assert relay.run() == 4
     assert [int(it.properties["outbox-id"]) for it in relay.broker.prepared] == old + young
+
+
+def test_a_process_that_was_stopped_beyond_its_lease_sends_nothing(database: Database) -> None:
+    # Given a plain row that a relay has claimed
+    (row_id,) = added(database)
+    force(database, row_id, mode=Mode.PLAIN)
+    relay = Relay(database)
+    one = Pass(relay.stage)
+    attempts, since = one.claim()
+    # When the process goes on after its lease is over; Then whatever became of the row meanwhile holds
+    relay.clock.now += relay.settings.lease
+    one.ship(attempts, since)
+    assert relay.broker.prepared == []
+    assert state_of(database, row_id) is State.PENDING
