@@ -21,7 +21,7 @@ VERSION: Final = 481
 
 _LENGTHS = struct.Struct(">II")
 _LENGTH = struct.Struct(">I")
-_loads = json.JSONDecoder().decode
+_decoder = json.JSONDecoder()
 
 
 class ProtocolError(Exception):
@@ -75,7 +75,7 @@ def decode(content: memoryview) -> Frame:
     if end > len(content):
         raise ProtocolError(f"header of {end - 4} bytes in a frame of {len(content)}")
     try:
-        header = _loads(str(content[4:end], "utf-8"))
+        header = _parsed(str(content[4:end], "utf-8"))
         ext = header.get("extFields") or {}
         frame = Frame(
             header["code"], header["opaque"], header["flag"], ext, header.get("remark") or "", bytes(content[end:])
@@ -85,6 +85,13 @@ def decode(content: memoryview) -> Frame:
     if not (type(frame.code) is type(frame.opaque) is type(frame.flag) is int and type(ext) is dict):
         raise ProtocolError("header fields code, opaque and flag must be numbers, extFields an object")
     return frame
+
+
+def _parsed(text: str) -> Any:
+    """The one JSON value of a header. No server puts blanks around it, and a decoder that looks for them takes twice as
+    long."""
+    value, end = _decoder.raw_decode(text)
+    return value if end == len(text) else _decoder.decode(text)
 
 
 class FrameBuffer:

@@ -97,10 +97,9 @@ class Sender(Generic[Outcome]):
         sendable = []
         fixed = self._kind.properties
         for index, message, queue in items:
-            own = _own_properties(message)
-            properties = encode_properties({**message.properties, **own})
-            count = len(message.properties.keys() | own.keys())
-            if properties.count("\x01") != count or properties.count("\x02") != count:
+            every = {**message.properties, **_own_properties(message)}
+            properties = encode_properties(every)
+            if not properties.count("\x01") == properties.count("\x02") == len(every):
                 outcomes[index] = Refused("properties, key or tag: a character \\x01 or \\x02 cannot be carried")
             elif not 0 < len(message.body) <= _BODY_MAX:
                 size = len(message.body)
@@ -119,8 +118,9 @@ class Sender(Generic[Outcome]):
         def encode(first: int) -> list[bytes]:
             """The requests of the chunk."""
             born = int(time.time() * 1000)
+            templates = {topic: self._template(topic) for topic in {message.topic for _, message, _, _ in items}}
             return [
-                self._template(message.topic).frame(opaque, (queue, born, quote(properties)), message.body)
+                templates[message.topic].frame(opaque, (queue, born, quote(properties)), message.body)
                 for opaque, (_, message, queue, properties) in enumerate(items, first)
             ]
 

@@ -63,5 +63,8 @@ class Window:
         if free < min(len(sizes), max(1, self._limit // 4)):
             return 0
         room = min(self._most_bytes - self._bytes, self._most_bytes // 2)
-        fitting = sum(1 for _ in takewhile(lambda size: size <= room, accumulate(sizes[:free])))
+        wanted = sizes[:free]
+        if sum(wanted) <= room:
+            return len(wanted)
+        fitting = sum(1 for _ in takewhile(lambda size: size <= room, accumulate(wanted)))
         return fitting or int(not self._taken)
