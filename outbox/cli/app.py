@@ -7,20 +7,17 @@ from typing import Annotated
 
 import typer
 
-from outbox.cli import audit, daemons, database, demo, doctor, parked, rows
+from outbox.cli.commands import Commands
 from outbox.errors import OutboxError
 
 app = typer.Typer(
     name="outbox",
+    cls=Commands,
     help="Transactional outbox for Apache RocketMQ: one business fact, one message, one effect.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(database.app, name="db")
-app.add_typer(parked.app, name="parked")
-for module in (daemons, rows, audit, doctor, demo):
-    module.register(app)
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 

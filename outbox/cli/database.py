@@ -15,6 +15,11 @@ from outbox.store.identity import Identity
 app = typer.Typer(help="The outbox tables: bring them up to date, check them, print their DDL.", no_args_is_help=True)
 
 
+def register(commands: typer.Typer) -> None:
+    """Adds the commands."""
+    commands.add_typer(app, name="db")
+
+
 class Dialect(StrEnum):
     """The dialects that ``db sql`` writes; MariaDB reads what MySQL does."""
 

@@ -20,6 +20,11 @@ _MOST_ID = 2**63 - 1
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", min=1, max=_MOST_ID)]
 
 
+def register(commands: typer.Typer) -> None:
+    """Adds the commands."""
+    commands.add_typer(app, name="parked")
+
+
 @app.command("list")
 def list_command(
     target: Target,

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from outbox.cli import daemons
 from outbox.consumer import RunnerSettings
 from outbox.consumer.schedule import ORDERLY_DELAYS, RETRY_DELAYS
 from outbox.settings import Settings
@@ -88,7 +87,7 @@ def test_what_a_consumer_is_told_reaches_its_runner(
     def consume(*_: object, settings: RunnerSettings, **__: object) -> None:
         told.append(settings)
 
-    monkeypatch.setattr(daemons, "run", consume)
+    monkeypatch.setattr("outbox.cli.consume.run", consume)
     # When it is run
     assert run("consume", "daemons_shop:away", *arguments).code == 0
     # Then its runner has them
@@ -104,7 +103,7 @@ def test_a_wrong_number_of_threads_is_named(run: Command) -> None:
 def test_the_native_client_refuses_an_orderly_group(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a consumer that could work / When it asks for what its transport does not have / Then it is named
     url = "rocketmq+native://127.0.0.1:9876"
-    monkeypatch.setattr(daemons, "run", lambda _, opened, *__, **___: opened(["payments"], "stock"))
+    monkeypatch.setattr("outbox.cli.consume.run", lambda _, opened, *__, **___: opened(["payments"], "stock"))
     done = run("consume", "daemons_shop:away", "--orderly", "--broker-url", url, "--origin", "orders")
     assert done.code == 2
     assert "OUTBOX_ORDERLY" in done.err

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-from outbox.cli.daemons import stopped_by_signals
+from outbox.cli.stopping import stopped_by_signals
 
 
 def test_a_stop_may_need_what_the_main_thread_holds() -> None:
@@ -42,7 +42,7 @@ def test_a_drain_that_does_not_end_is_ended() -> None:
     # Given a daemon that goes on whatever it is told
     program = """
 import os, signal, threading
-from outbox.cli.daemons import stopped_by_signals
+from outbox.cli.stopping import stopped_by_signals
 with stopped_by_signals(lambda: None, drain_timeout=0.2):
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(60)
