@@ -72,16 +72,19 @@ _SIDES = ("broker", "database", "transport", "relay")
 
 def into_stand_in(database: Database, rows: int, rounds: int, seconds: float = 0.0, **settings: object) -> Figures:
     """Rates, and statements a row."""
-    found: Figures = {"per_s": [], "cpu_us": []}
+    found: Figures = {"per_s": [], "cpu_us": [], "database_us": []}
     with stand_in(url_of(database), seconds, **settings) as process:
         add(database, rows // 4, BODY)
         shipped(database, rows // 4)
         for _ in range(rounds):
             (add_to_lanes(database, rows, BODY, 64) if seconds else add(database, rows, BODY, hidden=True))
-            before = process.cpu()
+            before = process.cpu(), cpu_seconds("postgres")
             release(database)
             found["per_s"].append(shipped(database, rows))
-            found["cpu_us"].append(1e6 * (process.cpu() - before) / rows)
+            after = process.cpu(), cpu_seconds("postgres")
+            own, db = (1e6 * (end - start) / rows for start, end in zip(before, after, strict=True))
+            found["cpu_us"].append(own)
+            found["database_us"].append(db)
     found["statements"] = [process.statements / (rows * rounds + rows // 4)]
     return found
 

@@ -1,4 +1,4 @@
-"""A relay process over a stand-in transport, for benchmarks; its settings come from the environment.
+"""``outbox relay`` over a stand-in transport, for benchmarks; its settings come from the environment.
 
     python -m benchmarks.stand_in_relay [--seconds 0.005]
 
@@ -18,6 +18,7 @@ import sqlalchemy as sa
 import relay.wiring
 from benchmarks.stand_ins import StandIn
 from outbox import settings
+from outbox.cli import garbage
 from outbox.store.database import Database
 from outbox.wiring import open_database
 
@@ -51,6 +52,7 @@ def main() -> None:
         threading.Thread(target=daemon.stop).start()
 
     signal.signal(signal.SIGTERM, stop)
+    garbage.seldom()
     daemon.run()
     database.close()
     json.dump({"statements": statements.sent, "cpu": time.process_time()}, sys.stdout)

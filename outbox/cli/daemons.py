@@ -5,6 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from outbox import settings
+from outbox.cli import garbage
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin
 from outbox.cli.serving import Process, Serve, ServedDatabase
 from outbox.cli.stopping import stopped_by_signals
@@ -42,5 +43,6 @@ def checkback_command(
 
 def _serve(loaded: Settings, serve: Serve) -> None:
     process = Process(loaded, serve)
+    garbage.seldom()
     with stopped_by_signals(process.stop, _DRAIN):
         process.run()
