@@ -11,7 +11,7 @@ _YOUNG: Final = 20_000
 def seldom() -> None:
     """For a process that does nothing else: leaves out what is loaded by now, and looks at the rest less often.
 
-    A tenth of the relay's CPU time was spent on it otherwise. Rows, messages and answers are no cycles: they go at once.
+    A tenth of the relay's CPU time went there otherwise. Rows, messages and answers are no cycles: they go at once.
     """
     gc.collect()
     gc.freeze()
