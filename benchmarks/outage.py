@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from benchmarks.ship import server
 from benchmarks.transport import TOPIC
 from outbox import migrate
+from outbox.lifecycle import State
 from outbox.schema import outbox
 from outbox.store.database import Database
 from tests.integration.relays import (
@@ -87,7 +88,7 @@ def away(database: Database, cluster: RocketMQ, relay: RelayProcess, rows: int, 
         "rows": rows,
         "minutes": round(seconds / 60, 1),
         "rss_mb": {"before": round(memory[0], 1), "most": round(max(memory), 1)},
-        "dead": 0,
+        "dead": dead(database),
         "attempts_most": attempts,
         "first_message_s": round(first_delivery(database, before, back), 3),
         "drained_per_s": round(rows / took),
@@ -95,6 +96,12 @@ def away(database: Database, cluster: RocketMQ, relay: RelayProcess, rows: int, 
         "lost": WARM + rows - len(keys),
         "repeated": sum(count - 1 for count in keys.values()),
     }
+
+
+def dead(database: Database) -> int:
+    """How many rows were given up."""
+    with database.look() as connection:
+        return int(connection.execute(sa.select(sa.func.count()).where(outbox.c.state == State.DEAD)).scalar_one())
 
 
 def most_attempts(database: Database) -> int:
