@@ -233,7 +233,7 @@ class Broker:
                 found.append(self._queued.get_nowait())
         return found
 
-    def acknowledge(self, _: Delivery) -> bool:
+    def acknowledge(self, delivery: Delivery) -> bool:  # noqa: ARG002 -- the port's signature
         """One less."""
         with self._lock:
             self._left -= 1

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -12,12 +11,13 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from outbox.columns import MYSQL_FAMILY
-from outbox.consumer import single_trip
+from outbox.consumer import opening
 from outbox.consumer.drivers import DUPLICATE_ENTRY, LOCK_NOWAIT, LOCK_TIMEOUT, begun, number_of
 from outbox.consumer.errors import TransactionBroken
 from outbox.consumer.keys import payload_hash, stored_key
 from outbox.consumer.message import Message
 from outbox.consumer.schema import inbox
+from outbox.consumer.single_trip import Answer, Wire, binary
 from outbox.store.clock import utc_now
 
 
@@ -105,7 +105,7 @@ def insert(connection: Connection, claim: Claim, lock_timeout: float) -> Inserte
     """
     if connection.dialect.name != "postgresql":
         return Inserted.NEW if _insert(connection, claim, {"done_at": utc_now()}) else Inserted.EXISTS
-    if single_trip.is_possible(connection):
+    if Wire.is_possible(connection):
         return Inserted.NEW if _opened(connection, claim, lock_timeout) else Inserted.TAKEN
     values = claim.columns() | {"lock": _lock_number(claim), "lock_timeout": f"{int(lock_timeout * 1000)}ms"}
     mine, added = _fetched(connection, _INSERT_POSTGRESQL, values)
@@ -115,17 +115,22 @@ def insert(connection: Connection, claim: Claim, lock_timeout: float) -> Inserte
 
 
 def _opened(connection: Connection, claim: Claim, lock_timeout: float) -> bool:
-    """Begins the transaction and inserts the row, in one round trip; whether it is new."""
-    text = partial(single_trip.text, connection)
-    insert_row = (
-        "INSERT INTO outbox_inbox (consumer, key, topic, payload_hash, received_at, done_at) "
-        f"SELECT {text(claim.consumer)}, {single_trip.binary(claim.key)}, {text(claim.topic)}, "
-        f"{single_trip.binary(claim.payload_hash)}, statement_timestamp(), statement_timestamp() "
-        f"WHERE pg_try_advisory_xact_lock({_lock_number(claim)}) ON CONFLICT (consumer, key) DO NOTHING"
-    )
-    limit = f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}"
-    answers = single_trip.sent(connection, *single_trip.opening(connection), limit, insert_row)
-    return answers[-1].command_tuples == 1
+    wire = Wire(connection)
+    names = wire.text(claim.consumer), binary(claim.key), wire.text(claim.topic), binary(claim.payload_hash)
+    return opening.opened(wire, (*names, str(_lock_number(claim))), lock_timeout)
+
+
+def committed(connection: Connection) -> None:
+    """The transaction that inserted the row was committed."""
+    opening.committed(connection.info)
+
+
+def glimpsed(connection: Connection, claim: Claim) -> Earlier | None:
+    """The committed row of the key, in one round trip and no transaction; None also where that cannot be."""
+    if not Wire.is_possible(connection):
+        return None
+    wire = Wire(connection)
+    return _earlier_of(wire.sent(_look(wire, claim))[0]) if wire.is_idle else None
 
 
 def conclude(connection: Connection, claim: Claim) -> Earlier | None:
@@ -133,15 +138,24 @@ def conclude(connection: Connection, claim: Claim) -> Earlier | None:
 
     The read has a snapshot of its own, so that a row that was committed while the insert ran is seen.
     """
-    read = (
+    wire = Wire(connection)
+    answer, _ = wire.sent(_look(wire, claim), "COMMIT")
+    opening.committed(wire.memory)
+    return _earlier_of(answer)
+
+
+def _look(wire: Wire, claim: Claim) -> str:
+    return (
         "SELECT topic, encode(payload_hash, 'hex'), done_at IS NOT NULL FROM outbox_inbox "  # noqa: S608 -- literals
-        f"WHERE consumer = {single_trip.text(connection, claim.consumer)} AND key = {single_trip.binary(claim.key)}"
+        f"WHERE consumer = {wire.text(claim.consumer)} AND key = {binary(claim.key)}"
     )
-    answer, _ = single_trip.sent(connection, read, "COMMIT")
+
+
+def _earlier_of(answer: Answer) -> Earlier | None:
     if not answer.ntuples:
         return None
-    topic, payload_hash, done = (bytes(answer.get_value(0, column) or b"") for column in range(3))
-    return Earlier(topic.decode(), bytes.fromhex(payload_hash.decode()), done == b"t")
+    topic, payload_hash, done = (bytes(answer.get_value(0, column) or b"").decode() for column in range(3))
+    return Earlier(topic, bytes.fromhex(payload_hash), done == "t")
 
 
 def _fetched(connection: Connection, statement: str, values: dict[str, Any]) -> Any:

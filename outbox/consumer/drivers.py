@@ -109,15 +109,19 @@ def _commits_by_itself(connection: Connection) -> bool:
 
 def transaction_state(connection: Connection) -> TransactionState:
     """The state as of the server's last answer."""
-    driver: Any = connection.connection.driver_connection
-    if connection.dialect.name == "sqlite":
+    return state_of(connection.connection.driver_connection, connection.dialect.name)
+
+
+def state_of(driver: Any, dialect: str) -> TransactionState:
+    """The same for a driver's connection."""
+    if dialect == "postgresql":
+        # psycopg makes its ``info`` anew each time; psycopg2 has nothing else.
+        status = driver.pgconn.transaction_status if hasattr(driver, "pgconn") else driver.info.transaction_status
+        return _PG_STATES.get(status, TransactionState.OPEN)
+    if dialect == "sqlite":
         return TransactionState.OPEN if driver.in_transaction else TransactionState.NONE
-    if connection.dialect.name in MYSQL_FAMILY:
-        status = getattr(driver, "server_status", _MYSQL_IN_TRANS)
-        return TransactionState.OPEN if status & _MYSQL_IN_TRANS else TransactionState.NONE
-    # psycopg makes its ``info`` anew each time; psycopg2 has nothing else.
-    status = driver.pgconn.transaction_status if hasattr(driver, "pgconn") else driver.info.transaction_status
-    return _PG_STATES.get(status, TransactionState.OPEN)
+    status = getattr(driver, "server_status", _MYSQL_IN_TRANS)
+    return TransactionState.OPEN if status & _MYSQL_IN_TRANS else TransactionState.NONE
 
 
 def number_of(error: BaseException | None) -> int | None:

@@ -25,7 +25,7 @@ from outbox.consumer.drivers import (
     TransactionState,
     is_outage,
     number_of,
-    transaction_state,
+    state_of,
 )
 from outbox.consumer.errors import CommittedEarly, LostMeanwhile, TransactionBroken
 from outbox.consumer.failures import said
@@ -56,6 +56,9 @@ class Guard:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._dialect = connection.dialect.name
+        #: Asked around each statement: SQLAlchemy's way to it is long. Void once the connection is invalidated.
+        self._wire = connection.connection.driver_connection
         self._transaction = connection.get_transaction()
         if isinstance(self._transaction, OwnTransaction):
             self._transaction.before_commit = self.before_commit
@@ -102,7 +105,9 @@ class Guard:
             raise TransactionBroken(f"the handler ended its session's transaction; {_REMEDY}")
         if self._connection.get_transaction() is not self._transaction:
             raise TransactionBroken(f"the handler ended the connection's transaction; {_REMEDY}")
-        state = transaction_state(self._connection)
+        if self._connection.invalidated:
+            raise TransactionBroken(f"the connection was given up, and its transaction with it; {_REMEDY}")
+        state = state_of(self._wire, self._dialect)
         self._check_ending(state)
         if state is not TransactionState.OPEN:
             raise TransactionBroken(
@@ -111,7 +116,7 @@ class Guard:
 
     def check_ending(self) -> None:
         """Raises if the inbox row may be durable already without all that belongs to it."""
-        self._check_ending(None if self._connection.invalidated else transaction_state(self._connection))
+        self._check_ending(None if self._connection.invalidated else state_of(self._wire, self._dialect))
 
     def _check_ending(self, state: TransactionState | None) -> None:
         self._look_for_mark()
@@ -135,9 +140,9 @@ class Guard:
         if self._connection.get_transaction() is not self._transaction:
             self._refuse("the handler ended the transaction and went on")
         self.check_ending()
-        on_mysql = self._connection.dialect.name in MYSQL_FAMILY
+        on_mysql = self._dialect in MYSQL_FAMILY
         gone = self._connection.invalidated
-        if self._last_error and not gone and transaction_state(self._connection) is TransactionState.NONE:
+        if self._last_error and not gone and state_of(self._wire, self._dialect) is TransactionState.NONE:
             self._refuse("a database error ended the transaction, and the handler went on")
         if ends := _ENDS.match(statement) or (on_mysql and _ENDS_ON_MYSQL.match(statement)):
             self._refuse(f"the handler's statement {ends[1]} ends the transaction")
@@ -149,7 +154,7 @@ class Guard:
         """Notices that the transaction ended unseen: by a procedure on MySQL, or on the driver's own connection."""
         if self._committing or self._connection.get_transaction() is not self._transaction:
             return
-        if self._connection.invalidated or (self._last_error and self._connection.dialect.name == "sqlite"):
+        if self._connection.invalidated or (self._last_error and self._dialect == "sqlite"):
             return  # ended by an error: nothing was kept
         if state is TransactionState.NONE:
             self._ended_unseen = True
@@ -176,7 +181,7 @@ class Guard:
     def failed(self, error: BaseException | None, *, disconnected: bool) -> None:
         """Notes an error after which the transaction is not whole, in case the handler swallows it."""
         self._last_error = error
-        on_mysql = self._connection.dialect.name in MYSQL_FAMILY
+        on_mysql = self._dialect in MYSQL_FAMILY
         if disconnected or (on_mysql and number_of(error) in (DEADLOCK, LOCK_TIMEOUT)):
             self._broken = (
                 f"the handler swallowed a database error that had spoiled the transaction ({error}); let it rise"

@@ -27,6 +27,8 @@ class RowTransaction:
         self._consumer = consumer
         self._lock_timeout = lock_timeout
         self._row_lock = row_lock
+        #: The last message was a repeat. They come in bursts: after a crash, a reset of offsets, a replay.
+        self._follows_repeat = False
 
     def execute(self, message: Message, handler: Handler) -> Outcome:
         """Claims the message's key, runs the handler and commits; says what became of it and never raises for it."""
@@ -45,13 +47,28 @@ class RowTransaction:
 
     def _transaction(self, claim: Claim, message: Message, handler: Handler) -> Outcome:
         with begun(self._engine) as connection:
+            if outcome := self._glimpsed(connection, claim, message):
+                return outcome
             inserted = self._insert(connection, claim)
             if inserted is not Inserted.NEW:
                 standing = self._standing(connection, claim, inserted)
+                self._follows_repeat = isinstance(standing, Duplicate)
                 if standing is not None:
                     return standing
             self._run(connection, claim, message, handler, locked=inserted is not Inserted.NEW)
+            claims.committed(connection)
         return Processed()
+
+    def _glimpsed(self, connection: Connection, claim: Claim, message: Message) -> Outcome | None:
+        """Spares a likely repeat the claim: what is committed decides; None: nothing is, so the claim does."""
+        if self._row_lock or not (self._follows_repeat or message.attempt > 1):
+            return None
+        row = claims.glimpsed(connection, claim)
+        self._follows_repeat = row is not None
+        if row is None or not row.is_done:
+            return None
+        reason = row.contradicts(claim)
+        return Park(reason) if reason else Duplicate()
 
     def _insert(self, connection: Connection, claim: Claim) -> Inserted:
         return Inserted.EXISTS if self._row_lock else claims.insert(connection, claim, self._lock_timeout)

@@ -2,8 +2,7 @@
 
 Its cursors spend a round trip on BEGIN alone, and its ``rollback()`` forgets all prepared statements of the connection,
 the handlers' included. Here the statements travel as one simple query (PostgreSQL manual, "Message Flow"): the server
-carries them out in order, and none after the first that fails, as if they had been sent one by one. Nothing is
-prepared, so that a pooler between here and there changes nothing.
+carries them out in order, and none after the first that fails, as if they had been sent one by one.
 """
 
 import inspect
@@ -14,63 +13,76 @@ from psycopg.errors import error_from_result
 from sqlalchemy.engine import Connection
 from sqlalchemy.util.concurrency import await_only
 
+Answer = pq.abc.PGresult
+
 _DRIVERS = ("psycopg", "psycopg_async")
 
 
-def is_possible(connection: Connection) -> bool:
-    """Whether the connection's driver is the one that this speaks to."""
-    return connection.dialect.driver in _DRIVERS
+class Wire:
+    """What a connection's statements travel over: psycopg's connection, synchronous or not."""
 
+    __slots__ = ("_driver", "_encoding", "_pgconn", "memory")
 
-def sent(connection: Connection, *statements: str) -> list[pq.abc.PGresult]:
-    """The answer to each statement that the server carried out; raises the driver's error for the one that failed.
+    def __init__(self, connection: Connection) -> None:
+        pooled: Any = connection.connection
+        self._driver = pooled.driver_connection
+        self._pgconn = self._driver.pgconn
+        encoding = self._driver.info.encoding
+        # As the driver's own: what cannot be told (SQL_ASCII) is written as UTF-8.
+        self._encoding = "utf-8" if encoding == "ascii" else encoding
+        #: Lives as long as the driver's connection.
+        self.memory: dict[str, Any] = pooled.info
 
-    The connection is then as after any failed statement: its transaction is aborted, or it is lost.
-    """
-    driver = _driver(connection)
-    driver.pgconn.send_query(";".join(statements).encode(_encoding(driver)))
-    waiting = driver.wait(generators.execute(driver.pgconn))
-    answers: list[pq.abc.PGresult] = await_only(waiting) if inspect.isawaitable(waiting) else waiting
-    for answer in answers:
-        if answer.status == pq.ExecStatus.FATAL_ERROR:
-            raise error_from_result(answer, _encoding(driver))
-    return answers
+    @staticmethod
+    def is_possible(connection: Connection) -> bool:
+        """Whether the connection's driver is the one that this speaks to."""
+        return connection.dialect.driver in _DRIVERS
 
+    @property
+    def may_prepare(self) -> bool:
+        """Whether the driver has not been told to leave prepared statements alone."""
+        return self._driver.prepare_threshold is not None
 
-def opening(connection: Connection) -> list[str]:
-    """The statement that opens the transaction as the driver would, or none where one is open already."""
-    driver = _driver(connection)
-    if driver.pgconn.transaction_status != pq.TransactionStatus.IDLE:
-        return []
-    words = ["BEGIN"]
-    if driver.isolation_level is not None:
-        words.append(f"ISOLATION LEVEL {driver.isolation_level.name.replace('_', ' ')}")
-    if driver.read_only is not None:
-        words.append("READ ONLY" if driver.read_only else "READ WRITE")
-    if driver.deferrable is not None:
-        words.append("DEFERRABLE" if driver.deferrable else "NOT DEFERRABLE")
-    return [" ".join(words)]
+    @property
+    def is_idle(self) -> bool:
+        """Whether no transaction is open."""
+        return bool(self._pgconn.transaction_status == pq.TransactionStatus.IDLE)
 
+    def sent(self, *statements: str) -> list[Answer]:
+        """The answer to each statement that the server carried out; raises the driver's error for the one that failed.
 
-def text(connection: Connection, value: str) -> str:
-    """The value as a literal of type text; raises ``ValueError`` for NUL, which no text of PostgreSQL holds."""
-    if "\x00" in value:
-        raise ValueError(f"{value!r} contains NUL, which PostgreSQL cannot store: leave it out")
-    driver = _driver(connection)
-    encoding = _encoding(driver)
-    return bytes(pq.Escaping(driver.pgconn).escape_literal(value.encode(encoding))).decode(encoding) + "::text"
+        The connection is then as after any failed statement: its transaction is aborted, or it is lost.
+        """
+        self._pgconn.send_query(";".join(statements).encode(self._encoding))
+        waiting = self._driver.wait(generators.execute(self._pgconn))
+        answers: list[Answer] = await_only(waiting) if inspect.isawaitable(waiting) else waiting
+        for answer in answers:
+            if answer.status == pq.ExecStatus.FATAL_ERROR:
+                raise error_from_result(answer, self._encoding)
+        return answers
+
+    def opening(self) -> list[str]:
+        """The statement that opens the transaction as the driver would, or none where one is open already."""
+        if not self.is_idle:
+            return []
+        driver, words = self._driver, ["BEGIN"]
+        if driver.isolation_level is not None:
+            words.append(f"ISOLATION LEVEL {driver.isolation_level.name.replace('_', ' ')}")
+        if driver.read_only is not None:
+            words.append("READ ONLY" if driver.read_only else "READ WRITE")
+        if driver.deferrable is not None:
+            words.append("DEFERRABLE" if driver.deferrable else "NOT DEFERRABLE")
+        return [" ".join(words)]
+
+    def text(self, value: str) -> str:
+        """The value as a literal of type text; raises ``ValueError`` for NUL, which no text of PostgreSQL holds."""
+        if "\x00" in value:
+            raise ValueError(f"{value!r} contains NUL, which PostgreSQL cannot store: leave it out")
+        if value.isascii() and "'" not in value and "\\" not in value:
+            return f"'{value}'::text"
+        return bytes(pq.Escaping(self._pgconn).escape_literal(value.encode(self._encoding))).decode(self._encoding)
 
 
 def binary(value: bytes) -> str:
-    """The value as an expression of type bytea, whatever the session's ``standard_conforming_strings``."""
-    return f"decode('{value.hex()}', 'hex')"
-
-
-def _driver(connection: Connection) -> Any:
-    return connection.connection.driver_connection
-
-
-def _encoding(driver: Any) -> str:
-    """As the driver's own: what cannot be told (SQL_ASCII) is written as UTF-8."""
-    encoding: str = driver.info.encoding
-    return "utf-8" if encoding == "ascii" else encoding
+    """The value as a literal of type bytea, whatever the session's ``standard_conforming_strings``."""
+    return rf"E'\\x{value.hex()}'::bytea"
