@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from outbox.brokers.base import (
@@ -26,8 +27,10 @@ from outbox.verdict import Sighting
 
 _log = logging.getLogger(__name__)
 
-#: Seconds for writing "unknown" to a check that is nobody's here.
+#: Seconds for writing "unknown" to a check that is nobody's here, or comes while its database hangs.
 _UNKNOWN_WITHIN = 3.0
+#: Seconds for one answer after which a database counts as one that hangs.
+_SLOW = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,42 @@ class _Subscription:
     on_check: OnCheck
 
 
+class _Turns:
+    """The checks of one database that are being answered. Thread-safe.
+
+    The transport has a few threads for the checks of all: while a database is slow it gets one of them, no more.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._since: dict[object, float] = {}
+        self._slow = False
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self) -> Iterator[bool]:
+        """Whether this check may be answered now."""
+        with self._lock:
+            began, turn = self._now(), object()
+            slow = self._slow or any(began - since > _SLOW for since in self._since.values())
+            free = not (slow and self._since)
+            if free:
+                self._since[turn] = began
+        try:
+            yield free
+        finally:
+            with self._lock:
+                if free:
+                    self._slow = self._now() - self._since.pop(turn) > _SLOW
+
+
 class SharedBroker:
     """The connection, and who listens on it, by origin; safe to use from several threads."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, now: Callable[[], float] = monotonic) -> None:
         self.broker = broker
+        self._now = now
+        self._turns: dict[str, _Turns] = {}
         self._served: set[str] = set()
         self._listening: dict[str, _Subscription] = {}
         self._lock = threading.Lock()
@@ -58,6 +92,7 @@ class SharedBroker:
                     "own by `outbox db adopt`"
                 )
             self._served.add(origin)
+            self._turns[origin] = _Turns(self._now)
         return DatabaseBroker(self, origin)
 
     def listen(self, origin: str, subscription: _Subscription) -> None:
@@ -76,13 +111,23 @@ class SharedBroker:
             self._listening.pop(origin, None)
 
     def _on_check(self, check: Check, answer: Answer) -> None:
-        """A half whose database is not served here at the moment stays open: another process may serve it."""
-        subscription = self._listening.get(check.properties.get(ORIGIN, ""))
-        if subscription is not None:
-            subscription.on_check(check, answer)
+        """A half whose database is not served here at the moment stays open: another process may serve it. So does
+        one whose database hangs: the checks of the others must not wait for it."""
+        origin = check.properties.get(ORIGIN, "")
+        subscription = self._listening.get(origin)
+        if subscription is None:
+            _leave_open(check, answer, "foreign")
             return
-        _log.info("checked half=%s times=%d foreign", check.half.half_id, check.times)
-        answer(Verdict.UNKNOWN, monotonic() + _UNKNOWN_WITHIN)
+        with self._turns[origin].taken() as free:
+            if free:
+                subscription.on_check(check, answer)
+            else:
+                _leave_open(check, answer, "its database is slow")
+
+
+def _leave_open(check: Check, answer: Answer, why: str) -> None:
+    _log.info("checked half=%s times=%d %s", check.half.half_id, check.times, why)
+    answer(Verdict.UNKNOWN, monotonic() + _UNKNOWN_WITHIN)
 
 
 class DatabaseBroker:
