@@ -9,7 +9,7 @@ from sqlalchemy.engine import Engine
 from outbox.consumer.drivers import begun
 from outbox.consumer.schedule import RETRY_DELAYS
 from outbox.consumer.schema import inbox
-from outbox.store.clock import utc_after
+from outbox.store.clock import utc_after, utc_now
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +47,21 @@ def warn_if_short(retention: float) -> None:
 def purge(engine: Engine, consumer: str, older_than: float, limit: int = BATCH) -> int:
     """Deletes up to ``limit`` effects that are older than ``older_than`` seconds, the oldest first; how many.
 
-    Rows that somebody else holds are left alone, so that cleaners and consumers never wait for each other; undone rows
-    belong to an owner and never go.
+    Rows that somebody else holds are left alone, so that cleaners and consumers never wait for each other. An undone
+    row belongs to the message that left it, and goes once nobody works on it and the broker cannot deliver that again.
     """
-    old = sa.select(inbox.c.key).where(inbox.c.consumer == consumer, inbox.c.done_at < utc_after(-older_than))
+    effects = (inbox.c.done_at < utc_after(-older_than), inbox.c.done_at)
+    lease_over = sa.or_(inbox.c.lease_until.is_(None), inbox.c.lease_until < utc_now())
+    forgotten = inbox.c.received_at < utc_after(-max(older_than, SHORTEST_RETENTION))
+    left = (sa.and_(inbox.c.done_at.is_(None), forgotten, lease_over), inbox.c.received_at)
+    return _deleted(engine, consumer, *effects, limit) or _deleted(engine, consumer, *left, limit)
+
+
+def _deleted(engine: Engine, consumer: str, which: sa.ColumnElement[bool], since: sa.Column[Any], limit: int) -> int:
+    """The first of these rows, by the moment ``since``."""
+    old = sa.select(inbox.c.key).where(inbox.c.consumer == consumer, which).order_by(since, inbox.c.key)
     with begun(engine) as connection:
-        query = old.order_by(inbox.c.done_at, inbox.c.key).limit(limit).with_for_update(skip_locked=True)
-        keys: list[Any] = sorted(connection.execute(query).scalars())
+        keys: list[Any] = sorted(connection.execute(old.limit(limit).with_for_update(skip_locked=True)).scalars())
         if keys:
             connection.execute(inbox.delete().where(inbox.c.consumer == consumer, inbox.c.key.in_(keys)))
         connection.commit()

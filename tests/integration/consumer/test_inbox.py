@@ -307,6 +307,24 @@ def test_retention_forgets_old_effects_in_batches_and_no_live_claim(
     inbox.close()
 
 
+def test_an_undone_row_is_forgotten_once_its_message_cannot_come_again(inbox: Inbox, engine: Engine) -> None:
+    # Given rows of handlers that failed for good, long ago and lately, and one that is still worked on
+    long_ago, lately = utc_after(-retention.SHORTEST_RETENTION - 7 * 86400), utc_after(-retention.HOUR)
+    with engine.begin() as connection:
+        for key, received_at, lease_until in (
+            (b"old", long_ago, None),
+            (b"over", long_ago, lately),
+            (b"young", lately, None),
+            (b"worked on", long_ago, utc_after(retention.HOUR)),
+        ):
+            row = {"consumer": "stock", "key": key, "topic": "t", "payload_hash": b"h"}
+            connection.execute(inbox_table.insert().values(**row, received_at=received_at, lease_until=lease_until))
+    # When the consumer purges; Then only what can never be asked for again is gone
+    assert [inbox.purge(), inbox.purge()] == [2, 0]
+    with engine.connect() as connection:
+        assert set(connection.execute(sa.select(inbox_table.c.key)).scalars()) == {b"young", b"worked on"}
+
+
 def test_a_consumer_that_cannot_work_says_so_before_it_receives(database_url: str) -> None:
     # Given no tables, no handlers, no name / When it is checked / Then the remedy is named
     inbox = shop(database_url)
