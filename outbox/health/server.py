@@ -5,10 +5,13 @@
 
 import json
 import logging
+import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -39,13 +42,11 @@ class HealthServer:
     ) -> None:
         """``SettingsError`` where the port cannot be had; 0 is any that is free."""
         try:
-            self._server = ThreadingHTTPServer((host, port), _Probe)
+            self._server = _Server(host, port, _answers(vitals, metrics))
         except OSError as error:
             raise SettingsError(
                 f"OUTBOX_HEALTH_PORT: cannot listen on {host}:{port}: {error}; choose another port, or none"
             ) from error
-        self._server.daemon_threads = True
-        self._server.answers = _answers(vitals, metrics)  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._server.serve_forever, name="outbox-health", daemon=True)
 
     @property
@@ -82,6 +83,26 @@ def _answers(vitals: Mapping[str, Vitals], metrics: Callable[[], str]) -> dict[s
     }
 
 
+class _Server(ThreadingHTTPServer):
+    """Listens on an IPv4 or IPv6 address."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, answers: Mapping[str, Callable[[], _Answer]]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.answers = answers
+        super().__init__((host, port), _Probe)
+
+    def server_bind(self) -> None:
+        """Without the base class's question after the host's full name, which a silent name server holds up."""
+        TCPServer.server_bind(self)
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 -- the base class's
+        """Balancers hang up in the middle, again and again: no traceback for each."""
+        level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
+        _log.log(level, "probe from %s failed", client_address, exc_info=True)
+
+
 class _Probe(BaseHTTPRequestHandler):
     """One request."""
 
@@ -91,7 +112,7 @@ class _Probe(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers the three paths."""
-        answers: dict[str, Callable[[], _Answer]] = self.server.answers  # type: ignore[attr-defined]
+        answers: Mapping[str, Callable[[], _Answer]] = self.server.answers  # type: ignore[attr-defined]
         answer = answers.get(self.path.partition("?")[0])
         status, kind, text = answer() if answer else (HTTPStatus.NOT_FOUND, "text/plain", " ".join(answers) + "\n")
         body = text.encode()

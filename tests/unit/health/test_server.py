@@ -1,8 +1,10 @@
 """What probes and scrapers are told."""
 
 import json
+import logging
 import re
 import socket
+import struct
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from typing import Any
@@ -13,6 +15,7 @@ from outbox.errors import SettingsError
 from outbox.health.metrics import Metrics
 from outbox.health.server import HealthServer
 from outbox.health.vitals import Vitals
+from tests.contracts.rig import eventually
 
 
 @pytest.fixture
@@ -96,3 +99,34 @@ def test_a_port_that_is_taken_is_named() -> None:
         number = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=f"OUTBOX_HEALTH_PORT.*{number}"):
             HealthServer("127.0.0.1", number, {})
+
+
+def has_ipv6() -> bool:
+    """Whether this host has a loopback address of IPv6: containers often have none."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
+def test_it_listens_on_an_address_of_either_kind(vitals: dict[str, Vitals]) -> None:
+    with HealthServer("::1", 0, vitals) as server:
+        connection = HTTPConnection("::1", server.port, timeout=30)
+        connection.request("GET", "/livez")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_a_client_that_hangs_up_is_no_fault(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "outbox.health.server")
+    # When a balancer ends its connection in the middle
+    balancer = socket.create_connection(("127.0.0.1", port))
+    balancer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    balancer.send(b"GET /livez")
+    balancer.close()
+    # Then nobody is alarmed, and the next one is answered
+    eventually(lambda: any("failed" in it.message for it in caplog.records), 60, "it is told")
+    assert probed(port, "/livez")[0] == 200
+    assert {it.levelno for it in caplog.records} == {logging.DEBUG}
