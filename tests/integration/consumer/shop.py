@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from outbox.columns import ExactText
@@ -38,7 +39,7 @@ def record(message: Message, session: Session, consumer: str = "stock") -> None:
     session.execute(effects.insert().values(consumer=consumer, key=message.key))
 
 
-def shop(database: str | Engine, step: Step = record, **settings: object) -> Inbox:
+def shop(database: str | Engine | AsyncEngine, step: Step = record, **settings: object) -> Inbox:
     """An inbox with one handler for the topic payments."""
     inbox = Inbox(database, **{"consumer": "stock", **settings})  # type: ignore[arg-type]
     inbox.handler(topic="payments")(step)

@@ -65,6 +65,7 @@ MISSTEPS: dict[str, Step] = {
     "close": lambda _, session: session.close(),
     "begin": lambda _, session: session.begin(),
     "connection commit": lambda _, session: session.connection().commit(),
+    "transaction commit": lambda _, session: session.connection().get_transaction().commit(),  # type: ignore[union-attr]
     "connection rollback": lambda _, session: session.connection().rollback(),
     "connection close": lambda _, session: session.connection().close(),
     "COMMIT": lambda _, session: session.execute(sa.text("COMMIT")),

@@ -125,3 +125,37 @@ def test_workers_in_parallel_keep_the_order_of_each_lane() -> None:
     # Then no two of a lane ran at once, and each lane came in its order
     assert overlaps == []
     assert seen == {f"lane-{lane}": list(range(lane, MESSAGES, 5)) for lane in range(5)}
+
+
+def held(number: int, lane: str | None = None) -> list[Held]:
+    return [Held(delivery(lane=lane)) for _ in range(number)]
+
+
+def test_the_broker_is_asked_for_batches() -> None:
+    # Given a queue that is full, and a receiver that waits for room
+    prefetch, found, asking = Prefetch(MOST, MOST_BYTES, batch=4), list[int](), threading.Event()
+    prefetch.put(held(MOST))
+
+    def receive() -> None:
+        asking.set()
+        found.append(prefetch.room(DEADLINE))
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    assert asking.wait(DEADLINE)
+    # When workers take one after another
+    for _ in range(4):
+        prefetch.take()
+    receiver.join(DEADLINE)
+    # Then it asks once there is room for a batch
+    assert found == [4]
+
+
+def test_workers_that_wait_are_worth_a_request_of_any_size() -> None:
+    # Given a queue that is full of one lane
+    prefetch = Prefetch(MOST, MOST_BYTES, batch=4)
+    prefetch.put(held(MOST, lane="a"))
+    # When one of it is out, and the others have to wait behind it
+    prefetch.take()
+    # Then the broker is asked at once, for others might be worked on
+    assert prefetch.room(DEADLINE) == 1
