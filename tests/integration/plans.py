@@ -26,6 +26,8 @@ class Plans:
     reads: list[tuple[str, str]] = field(default_factory=list)
     #: Statements that sort rows of the outbox before they take the first of them; not told on SQLite.
     sorts: list[str] = field(default_factory=list)
+    #: Statements that compare each row of one side with each of the other; told on PostgreSQL only.
+    products: list[str] = field(default_factory=list)
 
     def indexes(self) -> set[str]:
         """How the outbox was read."""
@@ -92,6 +94,8 @@ def _postgresql(plans: Plans, name: str, node: Any, *, limited: bool) -> None:
         plans.reads.append((name, index if index and bounded else "whole table"))
     if node["Node Type"] == "Sort" and limited:
         plans.sorts.append(name)
+    if node["Node Type"] == "Nested Loop" and "Join Filter" in node:
+        plans.products.append(name)
     for child in node.get("Plans", ()):
         _postgresql(plans, name, child, limited=limited or node["Node Type"] == "Limit")
 

@@ -124,6 +124,24 @@ def test_what_follows_a_claim_goes_by_the_ids_of_its_rows(database: Database, st
     assert plans.sorts == []
 
 
+@pytest.mark.parametrize("migrated_url", ["postgresql"], indirect=True)
+def test_a_large_batch_is_not_compared_with_each_row_of_a_table_without_statistics(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a lane of many small rows, in a table that was never analyzed: the planner expects one or two that are due
+    with database.transaction() as connection:
+        connection.execute(sa.text("ALTER TABLE outbox SET (autovacuum_enabled = off)"))
+    for part in range(3):
+        fill(database, f"part-{part}", ROWS, 80 - part, payload=b"x", lane="a", open_lane="t/a")
+    # When its followers are parked, a thousand at once
+    monkeypatch.setattr("outbox.store.claims._ROUNDS", 2)
+    with planned(database) as plans:
+        claimed = [len(Claims(database).claim(256, 1 << 20, lease=60)) for _ in range(2)]
+    # Then a statement may read the table once, and no more
+    assert claimed == [1, 0]
+    assert plans.products == []
+
+
 def test_a_purge_walks_the_ids_up_to_the_first_young_row(database: Database, statistics: Callable[[], None]) -> None:
     # Given old rows, and many young ones behind them (and before them those of the statistics)
     old = utc_after(-900_000.0)
