@@ -50,7 +50,7 @@ class Daemon:
         self._stopping = threading.Event()
         self._vitals = vitals
         self._supervisor = Supervisor(vitals)
-        self._schedule = Schedule(vitals)
+        self._schedule = Schedule(vitals, work.events)
         periods = Periods(settings.retention, settings.retention_dead)
         self._purge = Purge(work.retention, periods, work.events, monotonic, self._stopping.wait)
 

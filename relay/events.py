@@ -48,6 +48,9 @@ class Events:
     def claim_failed(self, error: BaseException) -> None:
         """The database let no row be claimed; it is tried again."""
 
+    def work_failed(self, name: str, error: BaseException) -> None:
+        """The database did not let scheduled work (``reconcile``, ``purge``, …) be done; it is done again."""
+
     def reconciled(self, row_id: int, what: str) -> None:
         """A committed row whose lease was over was put right, or could not be yet."""
 
@@ -115,6 +118,10 @@ class LogEvents(Events):
     def claim_failed(self, error: BaseException) -> None:
         """Warning."""
         self._log.warning("claim failed, the database may be away: %s", error)
+
+    def work_failed(self, name: str, error: BaseException) -> None:
+        """Warning."""
+        self._log.warning("%s failed, the database may be away: %s", name, error)
 
     def reconciled(self, row_id: int, what: str) -> None:
         """Information."""

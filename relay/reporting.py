@@ -98,6 +98,10 @@ class CountedEvents(Events):
         """Claims."""
         self._add("failed_claims", "Claims that the database refused.", 1)
 
+    def work_failed(self, name: str, error: BaseException) -> None:  # noqa: ARG002 -- as the base class's
+        """Runs."""
+        self._add("failed_work", "Runs of scheduled work that the database did not let be done.", 1, work=name)
+
     def undecided(self, rows: int, error: BaseException) -> None:  # noqa: ARG002 -- as the base class's
         """Rows."""
         self._add("undecided_rows", "Rows whose decision the database did not answer.", rows)

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from outbox.clock import monotonic
 from outbox.health.pulse import Pulse
 from outbox.health.vitals import Vitals
+from relay.events import Events
 
 _log = logging.getLogger("relay")
 
@@ -27,17 +28,19 @@ class Schedule:
     """A scheduler that notices when the wall clock is set.
 
     APScheduler plans by the wall clock: set back by an hour, it would do nothing for that hour. Work that fails is done
-    again after its interval; a database that is away is told in a line, anything else shows as a loop that died.
+    again after its interval; a database that is away is told as an event, anything else shows as a loop that died.
     """
 
     def __init__(
         self,
         vitals: Vitals | None = None,
+        events: Events | None = None,
         *,
         wall: Callable[[], float] = time.time,
         now: Callable[[], float] = monotonic,
     ) -> None:
         self._vitals = vitals or Vitals()
+        self._events = events or Events()
         self._wall = wall
         self._now = now
         self._apart = wall() - now()
@@ -53,7 +56,7 @@ class Schedule:
         ``patience``: seconds for the work beyond its interval, after which it counts as stalled.
         """
         pulse = self._vitals.pulse(name, 2 * seconds + patience)
-        watched = _Watched(work, name, pulse)
+        watched = _Watched(work, name, pulse, self._events)
         self._scheduler.add_job(watched, "interval", seconds=seconds, id=name, name=name, **options)
 
     def start(self) -> None:
@@ -84,10 +87,11 @@ class Schedule:
 class _Watched:
     """Work whose success, failure and length are seen."""
 
-    def __init__(self, work: Callable[[], object], name: str, pulse: Pulse) -> None:
+    def __init__(self, work: Callable[[], object], name: str, pulse: Pulse, events: Events) -> None:
         self._work = work
         self._name = name
         self._pulse = pulse
+        self._events = events
 
     def __call__(self) -> None:
         """Runs it once."""
@@ -95,7 +99,7 @@ class _Watched:
             with self._pulse.busy():
                 self._work()
         except SQLAlchemyError as error:
-            _log.warning("%s failed, the database may be away: %s", self._name, error)
+            self._events.work_failed(self._name, error)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the work is done again
             _log.exception("%s failed; it runs again after its interval", self._name)
             self._pulse.died(f"{type(error).__name__}: {error}")

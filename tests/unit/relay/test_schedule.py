@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from relay.events import Events
 from relay.schedule import Schedule
 
 #: Generous: the machine may be busy.
@@ -52,3 +54,33 @@ def test_a_clock_that_is_slewed_changes_nothing() -> None:
     # Then nothing ran ahead of its time
     assert seen == [True, True, True]
     assert not done.is_set()
+
+
+class Told(Events):
+    """Remembers what failed."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+
+    def work_failed(self, name: str, error: BaseException) -> None:
+        """One run."""
+        self.failed.append(f"{name}: {error.args[0]}")
+
+
+def test_work_that_the_database_does_not_let_be_done_is_told_and_done_again() -> None:
+    # Given work that the database refuses once
+    told, done = Told(), threading.Event()
+
+    def work() -> None:
+        if not told.failed:
+            raise OperationalError("DELETE", {}, ValueError("it took too long"))
+        done.set()
+
+    schedule = Schedule(events=told)
+    schedule.every(0.01, work, "purge")
+    # When the schedule runs; Then whoever is told of the relay's deeds is told of that, and it is done in the end
+    schedule.start()
+    ran = done.wait(DEADLINE)
+    schedule.stop()
+    assert ran
+    assert told.failed == ["purge: (builtins.ValueError) it took too long"]
