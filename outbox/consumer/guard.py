@@ -225,7 +225,8 @@ def _undone(guard: Guard) -> bool:
 def watch(engine: Engine) -> None:
     """Lets guards see the statements of all engines that share the engine's dialect; others pass untouched."""
     for name, listener in _LISTENERS.items():
-        if not event.contains(engine, name, listener):
+        # Not event.contains: it goes by the engine's address, which a later engine may have.
+        if listener not in getattr(engine.dialect.dispatch, name):
             event.listen(engine, name, listener)
 
 
