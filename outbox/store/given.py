@@ -116,8 +116,9 @@ def _texts(values: Mapping[str, list[Any]], columns: Mapping[str, type]) -> dict
 
 def _postgresql(columns: Mapping[str, type]) -> str:
     """The first column has no empty text, so it is as long as the batch; a lone empty text of another one is a list of
-    none, which ``unnest`` fills up with NULL."""
-    lists = {name: f"string_to_array(:{_COLUMN}{name}, :{_BETWEEN})" for name in columns}
+    none, which ``unnest`` fills up with NULL. Sub-selects keep the planner from counting: for many rows and a table
+    that it takes for small it would read all of the table, and keep to that while the table grows."""
+    lists = {name: f"(SELECT string_to_array(:{_COLUMN}{name}, :{_BETWEEN}))" for name in columns}
     typed = (
         found if columns[name] is str else f"CAST({found} AS {_POSTGRESQL_TYPES[columns[name]]}[])"
         for name, found in lists.items()
