@@ -5,6 +5,10 @@ import pytest
 from tests.model.lane_exploration import VARIANTS, explore
 from tests.model.lanes import Bounds
 
+#: An exploration runs the model, hardly the product, and takes twice as long under coverage.
+pytestmark = pytest.mark.no_cover
+
+
 #: The least that must be explored, so that a model that stands still is noticed.
 BOUNDS = {
     "a lane": (Bounds(), 17_000),

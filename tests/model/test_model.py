@@ -11,6 +11,9 @@ from tests.model.ranges import SMALL
 from tests.model.variants import END, VARIANTS
 from tests.model.world import Phase
 
+#: An exploration runs the model, hardly the product, and takes twice as long under coverage.
+pytestmark = pytest.mark.no_cover
+
 
 @cache
 def explored(name: str) -> Report:
