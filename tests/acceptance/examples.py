@@ -17,6 +17,7 @@ from tests.services.databases import fresh_database
 from tests.services.postgres import Postgres
 from tests.services.redis import Redis
 from tests.services.rocketmq import RocketMQ, create_topics
+from tests.untraced import untraced
 
 ROOT = Path(__file__).parents[2]
 #: Seconds; no claim about time hangs on it.
@@ -27,7 +28,13 @@ def run_example(name: str, folder: Path, *options: str) -> tuple[int, str]:
     """Exit code and output of ``python -m examples.NAME``; whatever it started is gone when this returns."""
     command = [sys.executable, "-m", f"examples.{name}", "--folder", str(folder), *options]
     example = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        env=untraced(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
         said, _ = example.communicate(timeout=DEADLINE)

@@ -1,6 +1,5 @@
 """Processes of one consumer that meet at one key: on a barrier, and by clocks that disagree."""
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -22,6 +21,7 @@ from tests.integration.strategies.crash_child import LEASE, Member, Plan
 from tests.integration.strategies.crash_points import Point
 from tests.integration.strategies.rig import RIGS, StrategyRig, Surroundings
 from tests.unit.consumer.fakes import delivery
+from tests.untraced import untraced
 
 ROOT: Final = Path(__file__).parents[3]
 KEYS: Final = [f"k{number}" for number in range(5)]
@@ -41,7 +41,7 @@ def racing(
     with subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, **(environment or {})},
+        env={**untraced(), **(environment or {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

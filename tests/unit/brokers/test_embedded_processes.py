@@ -16,6 +16,7 @@ from outbox.lifecycle import Verdict
 from tests.contracts.rig import eventually
 from tests.unit.brokers.embedded_bench import prepare
 from tests.unit.brokers.embedded_worker import BATCH, FAST, GROUP, TOPIC, message, publish_batch
+from tests.untraced import untraced
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE = 60.0
@@ -37,7 +38,9 @@ class Workers:
     def start(self, program: str) -> "subprocess.Popen[str]":
         """One more process."""
         command = [sys.executable, "-m", "tests.unit.brokers.embedded_worker", program, str(self._path)]
-        worker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        worker = subprocess.Popen(
+            command, cwd=ROOT, env=untraced(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         self._stack.enter_context(worker)
         self._stack.callback(worker.kill)
         return worker
