@@ -101,6 +101,7 @@ class Lanes:
     """The statements about lanes; each method is part of the caller's transaction."""
 
     def __init__(self, dialect: str) -> None:
+        self._in_hex = dialect in MYSQL_FAMILY
         self._given = given(dialect, {"lane": str})
         self._heads = _heads(dialect, self._given.table)
         self._next = _next_followers(dialect)
@@ -156,7 +157,7 @@ class Lanes:
         return [head.lane for head in connection.execute(self._heads, self._named(lanes)) if head.parked]
 
     def _named(self, lanes: Iterable[str]) -> dict[str, str]:
-        return self._given.batch([{"lane": lane} for lane in set(lanes)])
+        return self._given.batch([{"lane": lane.encode().hex() if self._in_hex else lane} for lane in set(lanes)])
 
     def _behind(self, connection: Connection, laned: Mapping[int, str]) -> dict[int, str]:
         """Those of the rows (ids to lanes) that stand behind the head of their lane."""
@@ -202,10 +203,14 @@ def _unpark(dialect: str) -> Change:
 
 
 def _heads(dialect: str, lanes: sa.Subquery) -> sa.Select[Any]:
-    """The head of each of the given lanes, and whether it is parked; NULL: nobody stands there."""
+    """The head of each of the given lanes, and whether it is parked; NULL: nobody stands there.
+
+    MariaDB remembers what a subquery has found for a text, and takes another one for the same that differs in blanks at
+    its end; so there the names are given in hexadecimal digits. Bytes they have to be for the look-up in the index.
+    """
     named: sa.ColumnElement[Any] = lanes.c.lane
-    if dialect in MYSQL_FAMILY:  # as the column: a comparison of text with bytes is no look-up in an index
-        named = sa.cast(named, sa.BINARY())
+    if dialect in MYSQL_FAMILY:
+        named = sa.type_coerce(sa.func.unhex(named), outbox.c.open_lane.type)
 
     def first(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """The first entry of the lane's index."""
@@ -217,7 +222,7 @@ def _heads(dialect: str, lanes: sa.Subquery) -> sa.Select[Any]:
         head = first(*columns).lateral("head")
         found: Any = sa.select(lanes.c.lane, head.c.id, head.c.parked)
         return found.select_from(lanes.outerjoin(head, sa.true()))  # type: ignore[no-any-return]
-    return sa.select(lanes.c.lane, *(first(column).scalar_subquery().label(column.key) for column in columns))
+    return sa.select(named.label("lane"), *(first(column).scalar_subquery().label(column.key) for column in columns))
 
 
 def _next_followers(dialect: str) -> sa.Select[int]:
