@@ -28,6 +28,29 @@ if TYPE_CHECKING:
 BACKENDS = ("sqlite", "postgresql", "mariadb")
 #: The fixture that names the server of a back end.
 SERVERS = {"postgresql": "postgres", "mariadb": "mariadb"}
+#: Where the tests lie that take longest, each from ten seconds to two minutes, in that order.
+LONGEST = (
+    "tests/crash/",
+    "tests/contracts/test_versions.py",
+    "tests/acceptance/",
+    "tests/integration/strategies/test_crash_points.py",
+    "tests/integration/test_native",
+    "tests/integration/test_outage.py",
+    "tests/integration/test_relay_failures.py",
+    "tests/integration/test_remoting_",
+    "tests/integration/test_doctor_acl.py",
+    "tests/integration/test_grpc_",
+    "tests/model/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with the longest tests: one that is begun last would run on alone, while other processes have ended."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    return next((place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST))
 
 
 @pytest.fixture(scope="session")
