@@ -119,8 +119,10 @@ class Guard:
         self._check_ending(None if self._connection.invalidated else state_of(self._wire, self._dialect))
 
     def _check_ending(self, state: TransactionState | None) -> None:
-        self._look_for_mark()
-        self._look(state)
+        if self._marked:
+            self._look_for_mark()
+        if state is TransactionState.NONE:
+            self._look()
         if self._ended_unseen:
             raise CommittedEarly(
                 f"the transaction was ended behind the inbox's back, what it had written may be durable; {_REMEDY}"
@@ -139,10 +141,10 @@ class Guard:
         """Refuses a statement that would end the transaction, or that comes after its end and would stand alone."""
         if self._connection.get_transaction() is not self._transaction:
             self._refuse("the handler ended the transaction and went on")
-        self.check_ending()
+        state = None if self._connection.invalidated else state_of(self._wire, self._dialect)
+        self._check_ending(state)
         on_mysql = self._dialect in MYSQL_FAMILY
-        gone = self._connection.invalidated
-        if self._last_error and not gone and state_of(self._wire, self._dialect) is TransactionState.NONE:
+        if self._last_error and state is TransactionState.NONE:
             self._refuse("a database error ended the transaction, and the handler went on")
         if ends := _ENDS.match(statement) or (on_mysql and _ENDS_ON_MYSQL.match(statement)):
             self._refuse(f"the handler's statement {ends[1]} ends the transaction")
@@ -150,18 +152,17 @@ class Guard:
             self._driver(f"SAVEPOINT {_MARK}")
             self._marked = True
 
-    def _look(self, state: TransactionState | None) -> None:
+    def _look(self) -> None:
         """Notices that the transaction ended unseen: by a procedure on MySQL, or on the driver's own connection."""
         if self._committing or self._connection.get_transaction() is not self._transaction:
             return
         if self._connection.invalidated or (self._last_error and self._dialect == "sqlite"):
             return  # ended by an error: nothing was kept
-        if state is TransactionState.NONE:
-            self._ended_unseen = True
+        self._ended_unseen = True
 
     def _look_for_mark(self) -> None:
         """Notices that a procedure ended the transaction, also if another was begun since: the savepoint is gone."""
-        if not self._marked or self._connection.invalidated:
+        if self._connection.invalidated:
             return
         self._marked = False
         try:
@@ -227,7 +228,7 @@ def watch(engine: Engine) -> None:
     for name, listener in _LISTENERS.items():
         # Not event.contains: it goes by the engine's address, which a later engine may have.
         if listener not in getattr(engine.dialect.dispatch, name):
-            event.listen(engine, name, listener)
+            event.listen(engine, name, listener, insert=True)  # before one that carries the statement out itself
 
 
 def _guard_of(connection: Connection | None) -> Guard | None:

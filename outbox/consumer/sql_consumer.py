@@ -68,10 +68,11 @@ class SqlConsumer(Consumer):
                 database, pool_size=pool_size, lock_timeout=lock_timeout, statement_timeout=statement_timeout
             )
             self._engine = self._own.engine
-        # READ COMMITTED: under REPEATABLE READ a read after a lost claim might not see the winner's row.
-        level = {"isolation_level": "READ COMMITTED"} if self._engine.dialect.name in MYSQL_FAMILY else {}
         #: For what handlers do: watched by the guard.
-        self._guarded = self._engine.execution_options(**level)
+        self._guarded = self._engine
+        if self._engine.dialect.name in MYSQL_FAMILY:
+            # Under REPEATABLE READ a read after a lost claim might not see the winner's row.
+            self._guarded = self._engine.execution_options(isolation_level="READ COMMITTED")
         watch(self._guarded)
 
     def execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:
