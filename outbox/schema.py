@@ -156,22 +156,25 @@ sa.Index(
     sqlite_where=sa.text("open_lane IS NOT NULL"),
 )
 
-#: How PostgreSQL cleans the outbox. Each row is written four times, and no update is a HOT one: whatever ships a row
-#: changes its state or its ``available_at``, which the partial indexes go by. So a smaller fill factor would only leave
-#: holes. But each row leaves three dead ones behind, and two dead entries at that end of the claim index from which
-#: every claim reads. By default a table of seven million rows is cleaned after 1,400,000 of them, and its indexes not
-#: even then where they lie on less than a fiftieth of its pages.
-VACUUM = {
+#: How PostgreSQL stores and cleans the outbox. Each row is written four times, and no update is a HOT one: whatever
+#: ships a row changes its state or its ``available_at``, which the partial indexes go by. Still most new versions find
+#: room on the page of the old one where a page is not filled to the brim, since a page that is written to forgets what
+#: nobody sees any more; and a version on the same page is logged as what has changed, without the payload. But each row
+#: leaves three dead ones behind, and two dead entries at that end of the claim index from which every claim reads. By
+#: default a table of seven million rows is cleaned after 1,400,000 of them, and its indexes not even then where they
+#: lie on less than a fiftieth of its pages.
+STORAGE = {
+    "fillfactor": "70",
     "autovacuum_vacuum_scale_factor": "0.02",
     "autovacuum_vacuum_threshold": "5000",
     "autovacuum_analyze_scale_factor": "0.02",
     "autovacuum_vacuum_cost_limit": "1000",
     "vacuum_index_cleanup": "on",
 }
-_vacuum = sa.DDL(  # type: ignore[no-untyped-call]
-    f"ALTER TABLE outbox SET ({', '.join(f'{name} = {value}' for name, value in VACUUM.items())})"
+_storage = sa.DDL(  # type: ignore[no-untyped-call]
+    f"ALTER TABLE outbox SET ({', '.join(f'{name} = {value}' for name, value in STORAGE.items())})"
 )
-event.listen(outbox, "after_create", _vacuum.execute_if(dialect="postgresql"))
+event.listen(outbox, "after_create", _storage.execute_if(dialect="postgresql"))
 
 #: What transactions lock for a lane on MariaDB and MySQL, which have no advisory locks that end with a transaction.
 lane_slot = sa.Table(

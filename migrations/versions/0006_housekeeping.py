@@ -14,7 +14,7 @@ down_revision = "0005"
 branch_labels = None
 depends_on = None
 
-#: ``outbox.schema.VACUUM`` says why.
+#: ``outbox.schema.STORAGE`` says why.
 _VACUUM = {
     "autovacuum_vacuum_scale_factor": "0.02",
     "autovacuum_vacuum_threshold": "5000",
