@@ -13,7 +13,7 @@ rows are locked by their ids, those that somebody holds are left to a later run,
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -29,6 +29,7 @@ from outbox.store.exclusive import exclusive
 from outbox.store.given import given, selecting
 
 _NAME: Final = "retention"
+_Query = TypeVar("_Query", bound=sa.Select[Any])
 #: Rows that one statement looks at.
 WINDOW: Final = 5_000
 
@@ -123,7 +124,7 @@ def _expired(periods: Periods) -> ColumnElement[bool]:
     return sa.or_(expired, given_up)
 
 
-def _by_id(query: sa.Select[int]) -> sa.Select[int]:
+def _by_id(query: _Query) -> _Query:
     """Walks the primary key: MySQL would rather read all rows of a state by its index, and sort them."""
     for dialect in MYSQL_FAMILY:
         query = query.with_hint(outbox, "FORCE INDEX (PRIMARY)", dialect)
