@@ -1,10 +1,10 @@
 """A transaction that opens with the claim of a key, in one round trip on PostgreSQL.
 
-The insert is prepared: the server spends as long on reading it as on carrying it out. It is prepared in SQL, since the
-query that holds BEGIN as well can name it only there, and not before the connection is seen again. psycopg deallocates
-everything at each ROLLBACK, so what is known of a connection counts from one COMMIT of ours to the next claim; nothing
-is known where the transaction ended in another way, and the next claim asks in the same round trip. Where the
-statement is gone all the same (a pooler, a handler's rollback to a savepoint) the connection goes on without one.
+The insert is prepared, since the server spends as long on reading it as on carrying it out; by SQL's PREPARE, so that
+one query can hold it beside BEGIN. psycopg deallocates everything at each ROLLBACK, so what is known of a connection
+counts from one COMMIT of ours to the next claim; where a transaction ended in another way nothing is known, and the
+next claim asks, in the same round trip. Where the statement is gone all the same (a pooler, a handler's rollback to a
+savepoint) the claim is repeated without one, and so are all others on that connection.
 """
 
 from collections.abc import Sequence

@@ -5,10 +5,9 @@ the handlers' included. Here the statements travel as one simple query (PostgreS
 carries them out in order, and none after the first that fails, as if they had been sent one by one.
 """
 
-import inspect
 from typing import Any
 
-from psycopg import generators, pq
+from psycopg import AsyncConnection, generators, pq
 from psycopg.errors import error_from_result
 from sqlalchemy.engine import Connection
 from sqlalchemy.util.concurrency import await_only
@@ -55,7 +54,7 @@ class Wire:
         """
         self._pgconn.send_query(";".join(statements).encode(self._encoding))
         waiting = self._driver.wait(generators.execute(self._pgconn))
-        answers: list[Answer] = await_only(waiting) if inspect.isawaitable(waiting) else waiting
+        answers: list[Answer] = await_only(waiting) if isinstance(self._driver, AsyncConnection) else waiting
         for answer in answers:
             if answer.status == pq.ExecStatus.FATAL_ERROR:
                 raise error_from_result(answer, self._encoding)
