@@ -82,7 +82,8 @@ class Retention:
         """The last of the next rows that are older than the shortest period, and whether others may follow."""
         young = outbox.c.created_at >= utc_after(-periods.shortest)
         columns = (outbox.c.id, sa.case((young, outbox.c.id)).label("young"))
-        of = _by_id(sa.select(*columns).where(outbox.c.id > self._after).order_by(outbox.c.id).limit(WINDOW)).subquery()
+        rows: Any = sa.select(*columns).where(outbox.c.id > self._after).order_by(outbox.c.id)
+        of = _by_id(rows.limit(WINDOW)).subquery()
         looked = sa.select(sa.func.max(of.c.id), sa.func.count(), sa.func.min(of.c.young))
         with self._database.transaction(index_order=True) as connection:
             last, count, first_young = connection.execute(looked).one()
