@@ -29,7 +29,7 @@ from outbox.store.exclusive import exclusive
 from outbox.store.given import given, selecting
 
 _NAME: Final = "retention"
-_Query = TypeVar("_Query", bound=sa.Select[Any])
+_Query = TypeVar("_Query", sa.Select[int], sa.Select[Any, Any])
 #: Rows that one statement looks at.
 WINDOW: Final = 5_000
 
