@@ -151,12 +151,12 @@ def test_a_plain_function_may_stand_beside_coroutines(asynchronous: AsyncEngine,
 
 
 def test_a_coroutine_under_a_lease(asynchronous: AsyncEngine, engine: Engine) -> None:
-    inbox = LeasedInbox(asynchronous, consumer="stock", lease=0.6)
+    inbox = LeasedInbox(asynchronous, consumer="stock", lease=2)
 
     @inbox.handler(topic="payments")
     async def on_paid(message: Message, lease: AsyncLease) -> None:
         # Longer than the lease: it is renewed by another thread
-        await asyncio.sleep(1)
+        await asyncio.sleep(2.5)
         lease.check()
         async with lease.transaction() as session:
             await writes(message, session)

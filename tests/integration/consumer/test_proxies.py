@@ -21,7 +21,7 @@ from tests.integration.consumer.test_processes import child, line
 from tests.integration.consumer.test_sources import Watched
 from tests.services.rocketmq import create_topics
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 SETTINGS = RunnerSettings(invisible=HELD, receive_wait=0.2)
 SLOW = "slow"
 
