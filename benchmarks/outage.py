@@ -25,6 +25,7 @@ from outbox.lifecycle import State
 from outbox.schema import outbox
 from outbox.store.database import Database
 from tests.integration.relays import (
+    DEADLINE,
     RelayProcess,
     arrivals,
     decided_order,
@@ -34,10 +35,10 @@ from tests.integration.relays import (
     last_id,
     now,
     pile_up,
-    wait,
 )
 from tests.services.databases import fresh_database
 from tests.services.rocketmq import RocketMQ
+from tests.waiting import expect_soon
 
 #: Rows in the passes of a relay, and as many again.
 IN_HAND = 2 * 2 * 256
@@ -69,7 +70,7 @@ def main() -> None:
 def away(database: Database, cluster: RocketMQ, relay: RelayProcess, rows: int, seconds: float) -> dict[str, object]:
     """The figures of one outage."""
     pile_up(database, TOPIC, WARM)
-    wait("the relay is warm", lambda: delivered(database) == WARM)
+    expect_soon(lambda: delivered(database) == WARM, "the relay is warm", within=DEADLINE)
     before, memory = last_id(database), [relay.resident_mb()]
     cluster.kill_broker()
     over = time.monotonic() + seconds
@@ -80,7 +81,7 @@ def away(database: Database, cluster: RocketMQ, relay: RelayProcess, rows: int, 
     attempts = most_attempts(database)
     cluster.restart_broker()
     back, began = now(database), time.monotonic()
-    wait("the backlog is delivered", lambda: delivered(database) == WARM + rows, DRAINED)
+    expect_soon(lambda: delivered(database) == WARM + rows, "the backlog is delivered", within=DRAINED)
     took = time.monotonic() - began
     keys, _ = arrivals(cluster.namesrv, TOPIC)
     return {

@@ -25,8 +25,9 @@ from benchmarks.ship import server
 from benchmarks.transport import TOPIC, cluster
 from outbox import migrate
 from outbox.store.database import Database
-from tests.integration.relays import RelayProcess, arrivals, delivered, longest_gap, pile_up, wait
+from tests.integration.relays import DEADLINE, RelayProcess, arrivals, delivered, longest_gap, pile_up
 from tests.services.databases import fresh_database
+from tests.waiting import expect_soon
 
 #: Seconds between two additions, and of load before and after the restarts.
 EVERY, BEFORE, AFTER = 0.02, 10.0, 3.0
@@ -81,7 +82,7 @@ def main() -> None:
                 began = time.time()
                 drains = [restarted(relays[number % 2]) for number in range(options.restarts)]
                 time.sleep(AFTER)
-            wait("all rows are delivered", lambda: delivered(database) == producer.rows)
+            expect_soon(lambda: delivered(database) == producer.rows, "all rows are delivered", within=DEADLINE)
         keys, moments = arrivals(namesrv, TOPIC)
         gaps = list(found_gaps(moments[sum(known.values()) :], producer.moments, producer.batch, began))
         keys = Counter({key: count for key, count in keys.items() if key not in known})
@@ -99,7 +100,7 @@ def restarted(relay: RelayProcess) -> float:
         raise RuntimeError(f"the relay ended with {code}: read its log")
     took = time.monotonic() - began
     relay.start()
-    wait("the new one is ready", relay.ready)
+    expect_soon(relay.ready, "the new one is ready", within=DEADLINE)
     return took
 
 

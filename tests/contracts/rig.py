@@ -29,6 +29,7 @@ from outbox.clock import monotonic
 from outbox.identity import unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
+from tests.waiting import expect_soon
 
 POLL = 0.02
 
@@ -107,15 +108,6 @@ class Rig(Protocol):
         ...
 
 
-def eventually(condition: Callable[[], bool], deadline: float, what: str) -> None:
-    """Waits until the condition holds; fails with ``what`` after ``deadline`` seconds."""
-    end = time.monotonic() + deadline
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline} s: {what}")
-        time.sleep(POLL)
-
-
 def message(topic: str, **fields: object) -> Outgoing:
     """A message with an identity of its own; ``fields`` replace the defaults."""
     unique_id = unique_ids.fresh()
@@ -164,7 +156,7 @@ def settled_ids(rig: Rig, broker: Broker, topic: str) -> list[str]:
     """What is visible once everything written so far has become so: a last message in the same lane bounds it."""
     last = message(topic)
     publish(broker, last)
-    eventually(lambda: last.unique_id in ids(rig, topic), rig.deadline, "the bounding message is visible")
+    expect_soon(lambda: last.unique_id in ids(rig, topic), "the bounding message is visible", within=rig.deadline)
     return [seen for seen in ids(rig, topic) if seen != last.unique_id]
 
 
@@ -210,14 +202,16 @@ def look_up(broker: Broker, half: Half, since: datetime) -> Sighting:
 
 def await_check(rig: Rig, asked: Asked, half: Half, times: int = 1) -> Check:
     """Waits until the half has been asked about ``times`` times in all; the latest check."""
-    eventually(lambda: asked.times(half) >= times, rig.check_deadline * times, f"check {times} of {half.half_id}")
+    expect_soon(
+        lambda: asked.times(half) >= times, f"check {times} of {half.half_id}", within=rig.check_deadline * times
+    )
     return asked.of(half)[-1]
 
 
 def listen(rig: Rig, broker: Broker, topic: str, asked: Callable[[Check, Answer], None], *groups: str) -> None:
     """Starts to listen and waits until the broker knows."""
     broker.listen([topic], asked, groups)
-    eventually(broker.checks_ready, rig.check_deadline, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered", within=rig.check_deadline)
 
 
 def receive_all(rig: Rig, source: Source, wanted: int) -> list[Delivery]:

@@ -11,7 +11,6 @@ from tests.contracts.rig import (
     Rig,
     await_check,
     end_one,
-    eventually,
     ids,
     listen,
     message,
@@ -20,6 +19,7 @@ from tests.contracts.rig import (
     settled_ids,
     soon,
 )
+from tests.waiting import expect_soon
 
 
 def once(half_id: str, verdict: Verdict) -> Asked:
@@ -65,7 +65,7 @@ def test_who_names_no_topics_is_asked_about_any(rig: Rig, topic: str, group: str
     asked = Asked()
     broker = rig.open(group)
     broker.listen((), asked)
-    eventually(broker.checks_ready, rig.check_deadline, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered", within=rig.check_deadline)
     # Then it is asked, where checks go by the group
     if rig.capabilities.check_scope == "group":
         assert await_check(rig, asked, half).half.topic == topic
@@ -96,7 +96,7 @@ def test_a_final_answer_ends_the_half(rig: Rig, topic: str, group: str, verdict:
     asked = once(half.half_id, verdict)
     # When the check is answered
     listen(rig, broker, topic, asked)
-    eventually(lambda: half.half_id in dict(asked.answers), rig.check_deadline, "the check is answered")
+    expect_soon(lambda: half.half_id in dict(asked.answers), "the check is answered", within=rig.check_deadline)
     # Then the answer is confirmed (where the transport can), and later rounds change nothing
     expected = Confirmation.CONFIRMED if rig.capabilities.confirms else Confirmation.UNANSWERED
     assert next(ended for half_id, ended in asked.answers if half_id == half.half_id).confirmation is expected
@@ -181,7 +181,7 @@ def test_a_listener_may_stand_in_for_more_groups(rig: Rig, topic: str, group: st
     listen(rig, rig.open(group), topic, asked, half.group)
     # Then it is asked, and its answer counts
     assert await_check(rig, asked, half).half.group == half.group
-    eventually(lambda: half.half_id in ids(rig, topic), rig.deadline, "the message is visible")
+    expect_soon(lambda: half.half_id in ids(rig, topic), "the message is visible", within=rig.deadline)
 
 
 def test_one_check_goes_to_one_listener(rig: Rig, topic: str, group: str) -> None:
@@ -193,7 +193,7 @@ def test_one_check_goes_to_one_listener(rig: Rig, topic: str, group: str) -> Non
     # When several rounds have passed
     for half in halves:
         times = lambda half=half: sum(asked.times(half) for asked in listeners)  # noqa: E731
-        eventually(lambda times=times: times() >= 3, rig.check_deadline * 3, "three rounds")  # type: ignore[misc]
+        expect_soon(lambda times=times: times() >= 3, "three rounds", within=rig.check_deadline * 3)  # type: ignore[misc]
     # Then no copy of a half was asked about twice; where handles do not tell copies apart, their numbers do
     asked_about = [check for asked in listeners for check in asked.checks if check.half.handle]
     by_handle = rig.capabilities.ends_by_handle

@@ -8,7 +8,8 @@ from outbox.brokers.base import Ending
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
-from tests.contracts.rig import Rig, end_one, eventually, ids, message, prepare_one, publish, settled_ids, stored
+from tests.contracts.rig import Rig, end_one, ids, message, prepare_one, publish, settled_ids, stored
+from tests.waiting import expect_soon
 
 
 def test_commit_twice_makes_two_messages(rig: Rig, topic: str, group: str) -> None:
@@ -19,7 +20,9 @@ def test_commit_twice_makes_two_messages(rig: Rig, topic: str, group: str) -> No
     ended = end_one(broker, half, Verdict.COMMIT)
     # Then there are two: this is why a repeated commit needs a look-up; unless the transport ends a half only once
     copies = 2 if rig.capabilities.ends_by_handle else 1
-    eventually(lambda: ids(rig, topic).count(half.half_id) == copies, rig.deadline, f"{copies} copies are visible")
+    expect_soon(
+        lambda: ids(rig, topic).count(half.half_id) == copies, f"{copies} copies are visible", within=rig.deadline
+    )
     assert settled_ids(rig, broker, topic) == [half.half_id] * copies
     assert copies == 2 or ended.confirmation is Confirmation.UNANSWERED
 
@@ -45,7 +48,7 @@ def test_another_connection_of_the_group_ends_a_half(rig: Rig, topic: str, group
     # Then the message becomes visible, or the capabilities said no
     if rig.capabilities.ends_by_handle:
         assert ended.confirmation in {Confirmation.CONFIRMED, Confirmation.UNANSWERED}
-        eventually(lambda: ids(rig, topic) == [half.half_id], rig.deadline, "the message is visible")
+        expect_soon(lambda: ids(rig, topic) == [half.half_id], "the message is visible", within=rig.deadline)
     else:
         assert ended.confirmation is not Confirmation.CONFIRMED
         assert settled_ids(rig, heir, topic) == []

@@ -11,7 +11,6 @@ from outbox.verdict import Confirmation
 from tests.contracts.rig import (
     Rig,
     end_one,
-    eventually,
     ids,
     message,
     prepare_one,
@@ -19,6 +18,7 @@ from tests.contracts.rig import (
     settled_ids,
     stored,
 )
+from tests.waiting import expect_soon
 
 EVERY_BYTE = bytes(range(256))
 
@@ -50,7 +50,7 @@ def test_a_half_is_invisible_until_commit(rig: Rig, topic: str, group: str) -> N
     # When it is committed
     end_one(broker, half, Verdict.COMMIT)
     # Then there is one message
-    eventually(lambda: half.half_id in ids(rig, topic), rig.deadline, "the message is visible")
+    expect_soon(lambda: half.half_id in ids(rig, topic), "the message is visible", within=rig.deadline)
     assert settled_ids(rig, broker, topic).count(half.half_id) == 1
 
 
@@ -84,7 +84,7 @@ def test_the_message_is_what_was_sent(rig: Rig, topic: str, group: str, fields: 
     outgoing = message(topic, **fields)
     # When it is published
     publish(broker, outgoing)
-    eventually(lambda: outgoing.unique_id in ids(rig, topic), rig.deadline, "the message is visible")
+    expect_soon(lambda: outgoing.unique_id in ids(rig, topic), "the message is visible", within=rig.deadline)
     # Then nothing of it has changed
     (seen,) = rig.visible(topic)
     assert (seen.unique_id, seen.key, seen.tag) == (outgoing.unique_id, outgoing.key, outgoing.tag)
@@ -106,7 +106,7 @@ def test_bodies_pass_byte_for_byte_or_are_refused(rig: Rig, topic: str, group: s
         assert isinstance(outcome, Refused)
         return
     end_one(broker, stored(outcome), Verdict.COMMIT)
-    eventually(lambda: ids(rig, topic) == [outgoing.unique_id], rig.deadline, "the message is visible")
+    expect_soon(lambda: ids(rig, topic) == [outgoing.unique_id], "the message is visible", within=rig.deadline)
     assert rig.visible(topic)[0].body == body
 
 
@@ -133,7 +133,7 @@ def test_a_bad_message_harms_no_other(rig: Rig, topic: str, group: str) -> None:
     assert [half.half_id for half in halves] == good
     # And the good ones become visible
     broker.resolve([Ending(half, Verdict.COMMIT) for half in halves], until=monotonic() + 10)
-    eventually(lambda: sorted(ids(rig, topic)) == sorted(good), rig.deadline, "the good ones are visible")
+    expect_soon(lambda: sorted(ids(rig, topic)) == sorted(good), "the good ones are visible", within=rig.deadline)
 
 
 def test_a_refusal_says_why(rig: Rig, topic: str, group: str) -> None:
@@ -164,7 +164,7 @@ def test_a_large_batch_keeps_its_order(rig: Rig, topic: str, group: str) -> None
     # Then each is answered, and exactly the committed ones become visible
     assert len(ended) == len(endings)
     wanted = {half.half_id for half, verdict in zip(halves, verdicts, strict=True) if verdict is Verdict.COMMIT}
-    eventually(lambda: len(ids(rig, topic)) >= len(wanted), rig.deadline, "all are visible")
+    expect_soon(lambda: len(ids(rig, topic)) >= len(wanted), "all are visible", within=rig.deadline)
     assert sorted(ids(rig, topic)) == sorted(wanted)
 
 
@@ -175,7 +175,7 @@ def test_a_lane_keeps_to_one_queue_in_order(rig: Rig, topic: str, group: str) ->
     # When its messages are published one after another
     for number, outgoing in enumerate(batch):
         publish(brokers[number % 2], outgoing)
-    eventually(lambda: len(ids(rig, topic)) == len(batch), rig.deadline, "all are visible")
+    expect_soon(lambda: len(ids(rig, topic)) == len(batch), "all are visible", within=rig.deadline)
     # Then they lie in one queue, in order, and say which lane they are of
     seen = rig.visible(topic)
     assert len({each.queue for each in seen}) == 1

@@ -1,6 +1,7 @@
 """Contract of every ``Broker``: plain sends, look-ups, and a broker that is away."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from outbox.brokers.base import Ending, Outage, Refused, Sent, Sought, Stored, Unknown
 from outbox.clock import monotonic
@@ -10,7 +11,6 @@ from outbox.verdict import Confirmation, Sighting
 from tests.contracts.rig import (
     Rig,
     end_one,
-    eventually,
     ids,
     look_up,
     message,
@@ -20,6 +20,7 @@ from tests.contracts.rig import (
     settled_ids,
     soon,
 )
+from tests.waiting import expect_soon
 
 
 def test_a_plain_message_is_visible_once(rig: Rig, plain_topic: str, group: str) -> None:
@@ -29,7 +30,7 @@ def test_a_plain_message_is_visible_once(rig: Rig, plain_topic: str, group: str)
     outcomes = broker.send([outgoing], timeout=10)
     # Then it is visible, once, as it was sent
     assert outcomes == [Sent(outgoing.unique_id)]
-    eventually(lambda: outgoing.unique_id in ids(rig, plain_topic), rig.deadline, "the message is visible")
+    expect_soon(lambda: outgoing.unique_id in ids(rig, plain_topic), "the message is visible", within=rig.deadline)
     (seen,) = rig.visible(plain_topic)
     assert (seen.key, seen.tag, seen.body) == (outgoing.key, "log", outgoing.body)
     assert outgoing.properties.items() <= seen.properties.items()
@@ -42,7 +43,7 @@ def test_plain_outcomes_are_in_order(rig: Rig, plain_topic: str, group: str) -> 
     # Then only it is refused
     assert [type(outcome) for outcome in outcomes] == [Sent, Refused, Sent, Sent]
     good = sorted(outgoing.unique_id for number, outgoing in enumerate(batch) if number != 1)
-    eventually(lambda: sorted(ids(rig, plain_topic)) == good, rig.deadline, "the good ones are visible")
+    expect_soon(lambda: sorted(ids(rig, plain_topic)) == good, "the good ones are visible", within=rig.deadline)
 
 
 def test_the_brokers_timer_delivers_at_a_moment(rig: Rig, group: str) -> None:
@@ -53,7 +54,7 @@ def test_the_brokers_timer_delivers_at_a_moment(rig: Rig, group: str) -> None:
     # When it is sent; Then it is stored
     assert broker.send([timed], timeout=10) == [Sent(timed.unique_id)]
     # And nobody sees it before its time, to which the broker's timer is true within a second
-    eventually(lambda: ids(rig, topic) == [timed.unique_id], rig.deadline, "the moment of delivery has come")
+    expect_soon(lambda: ids(rig, topic) == [timed.unique_id], "the moment of delivery has come", within=rig.deadline)
     assert now() > deliver_at - timedelta(seconds=1)
 
 
@@ -66,7 +67,7 @@ def test_the_brokers_timer_delivers_after_a_level_of_delay(rig: Rig, group: str)
     if not rig.capabilities.confirms:
         assert isinstance(outcome, Refused)
         return
-    eventually(lambda: ids(rig, topic) == [level.unique_id], rig.deadline, "the delay is over")
+    expect_soon(lambda: ids(rig, topic) == [level.unique_id], "the delay is over", within=rig.deadline)
     assert now() > sent_at + timedelta(seconds=4)
 
 
@@ -87,10 +88,12 @@ def test_a_visible_message_is_found(rig: Rig, topic: str, group: str) -> None:
     broker = rig.open(group)
     half = publish(broker, message(topic))
     decided = now()
-    eventually(lambda: ids(rig, topic) == [half.half_id], rig.deadline, "the message is visible")
+    expect_soon(lambda: ids(rig, topic) == [half.half_id], "the message is visible", within=rig.deadline)
     # When it is looked up; Then it is seen, or the transport cannot look
     if rig.capabilities.finds:
-        eventually(lambda: look_up(broker, half, decided) is Sighting.VISIBLE, rig.deadline, "the look-up sees it")
+        expect_soon(
+            lambda: look_up(broker, half, decided) is Sighting.VISIBLE, "the look-up sees it", within=rig.deadline
+        )
     else:
         assert look_up(broker, half, decided) is Sighting.CANNOT_TELL
 
@@ -105,7 +108,7 @@ def test_many_halves_are_looked_up_at_once_and_in_order(rig: Rig, topic: str, gr
     wanted = [Sighting.VISIBLE if number % 2 else Sighting.ABSENT for number in range(6)]
     # When they are looked up together; Then each is what it is
     if rig.capabilities.finds:
-        eventually(lambda: broker.find(sought, soon()) == wanted, rig.deadline, "the look-up sees them")
+        expect_soon(lambda: broker.find(sought, soon()) == wanted, "the look-up sees them", within=rig.deadline)
     # And nothing is known once the time is over
     assert broker.find(sought, monotonic()) == [Sighting.CANNOT_TELL] * 6
 
@@ -119,7 +122,8 @@ def test_a_half_that_was_not_committed_is_absent(rig: Rig, topic: str, group: st
     for half in halves:
         if rig.capabilities.finds:
             # Then both are absent
-            eventually(lambda half=half: look_up(broker, half, now()) is Sighting.ABSENT, rig.deadline, "absent")  # type: ignore[misc]
+            looks = partial(look_up, broker, half)
+            expect_soon(lambda of=looks: of(now()) is Sighting.ABSENT, "absent", within=rig.deadline)  # type: ignore[misc]
         else:
             assert look_up(broker, half, now()) is Sighting.CANNOT_TELL
 

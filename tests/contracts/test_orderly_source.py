@@ -5,7 +5,8 @@ import pytest
 from outbox.brokers.base import Outgoing, Sent
 from outbox.brokers.source import Delivery, Source
 from outbox.errors import SettingsError
-from tests.contracts.rig import Rig, eventually, ids, message, receive_all, receive_until
+from tests.contracts.rig import Rig, ids, message, receive_all, receive_until
+from tests.waiting import expect_soon
 
 LONG = 60.0
 
@@ -31,7 +32,7 @@ def send(rig: Rig, topic: str, *lanes: str) -> list[Outgoing]:
     outcomes = [outcome for outgoing in batch for outcome in broker.send([outgoing], timeout=10)]
     assert {type(outcome) for outcome in outcomes} == {Sent}
     wanted = {outgoing.unique_id for outgoing in batch}
-    eventually(lambda: wanted <= set(ids(rig, topic)), rig.deadline, "the messages are visible")
+    expect_soon(lambda: wanted <= set(ids(rig, topic)), "the messages are visible", within=rig.deadline)
     return batch
 
 
@@ -139,7 +140,7 @@ def test_a_buried_delivery_lets_its_lane_go_on(orderly: Rig, topic: str, group: 
     assert source.bury(again, "cannot be read") is True
     assert receive_until(orderly, source, second.unique_id, attempt=1)
     letters = f"%DLQ%{group}"
-    eventually(lambda: first.unique_id in ids(orderly, letters), orderly.deadline, "the dead letter is there")
+    expect_soon(lambda: first.unique_id in ids(orderly, letters), "the dead letter is there", within=orderly.deadline)
 
 
 def test_members_share_the_lanes_and_keep_their_order(orderly: Rig, topic: str, group: str) -> None:
@@ -163,7 +164,7 @@ def test_members_share_the_lanes_and_keep_their_order(orderly: Rig, topic: str, 
         out.clear()
         return len(received) >= len(batch)
 
-    eventually(one_round, orderly.deadline, "everything is acknowledged")
+    expect_soon(one_round, "everything is acknowledged", within=orderly.deadline)
     # Then each message came once, and each lane in its order
     place = {outgoing.unique_id: number for number, outgoing in enumerate(batch)}
     for lane in set(lanes):
@@ -188,5 +189,5 @@ def test_a_closed_member_gives_back_what_it_never_gave_out(orderly: Rig, topic: 
             free.add(delivery.lane)
         return len(free) == len(queues) - 1
 
-    eventually(every_other_lane_came, orderly.deadline, "the other lanes come")
+    expect_soon(every_other_lane_came, "the other lanes come", within=orderly.deadline)
     assert kept.lane not in free

@@ -7,7 +7,8 @@ import pytest
 from outbox.brokers.base import Outgoing
 from outbox.brokers.source import Delivery, Source
 from outbox.clock import monotonic
-from tests.contracts.rig import Rig, eventually, ids, message, receive_all, receive_until
+from tests.contracts.rig import Rig, ids, message, receive_all, receive_until
+from tests.waiting import expect_soon
 
 LONG = 60.0
 #: Lanes in two queues: a transport may deliver what it has pulled from one queue one after another.
@@ -26,7 +27,7 @@ def send(rig: Rig, topic: str, *fields: dict[str, object]) -> list[Outgoing]:
     batch = [message(topic, **each) for each in fields]
     rig.open(rig.fresh_group()).send(batch, timeout=10)
     wanted = {outgoing.unique_id for outgoing in batch}
-    eventually(lambda: wanted <= set(ids(rig, topic)), rig.deadline, "the messages are visible")
+    expect_soon(lambda: wanted <= set(ids(rig, topic)), "the messages are visible", within=rig.deadline)
     return batch
 
 
@@ -105,7 +106,7 @@ def test_an_expired_delivery_is_not_ours_any_more(rig: Rig, topic: str, group: s
     (outgoing,) = send(rig, topic, {})
     source = rig.source(topic, group, rig.short_invisible)
     (delivery,) = receive_all(rig, source, 1)
-    eventually(lambda: monotonic() > delivery.invisible_until, rig.deadline, "the invisible time is over")
+    expect_soon(lambda: monotonic() > delivery.invisible_until, "the invisible time is over", within=rig.deadline)
     # When it is renewed or acknowledged; Then it is neither, and it comes again
     assert source.renew(delivery, LONG) is None
     assert source.acknowledge(delivery) is False
@@ -163,7 +164,7 @@ def test_bury_moves_to_the_dead_letter_topic(rig: Rig, topic: str, group: str) -
     assert source.bury(by_id[buried.unique_id], "cannot be read") is True
     # Then it lies in the group's dead-letter topic, whole, and does not come again
     letters = f"%DLQ%{group}"
-    eventually(lambda: buried.unique_id in ids(rig, letters), rig.deadline, "the dead letter is there")
+    expect_soon(lambda: buried.unique_id in ids(rig, letters), "the dead letter is there", within=rig.deadline)
     (letter,) = rig.visible(letters)
     assert (letter.body, letter.key) == (b"bad", buried.key)
     again = receive_until(rig, source, witness.unique_id, attempt=3)

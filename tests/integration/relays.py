@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +26,7 @@ from outbox.store.clock import utc_now
 from outbox.store.database import Database
 from outbox.store.notifications import announce
 from tests.services.ports import free_port
+from tests.waiting import expect_soon
 
 #: Generous: the machine may be busy.
 DEADLINE = 180.0
@@ -94,7 +94,7 @@ class RelayProcess:
 
     def __enter__(self) -> Self:
         self.start()
-        wait("the relay is ready", self.ready)
+        expect_soon(self.ready, "the relay is ready", within=DEADLINE)
         return self
 
     def __exit__(
@@ -104,15 +104,6 @@ class RelayProcess:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-
-
-def wait(what: str, condition: Callable[[], bool], deadline: float = DEADLINE) -> None:
-    """Waits for a condition."""
-    end = time.monotonic() + deadline
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline} s: {what}")
-        time.sleep(0.05)
 
 
 def pile_up(database: Database, topic: str, rows: int, payload: bytes = b"x" * 200) -> None:

@@ -16,8 +16,8 @@ from outbox.schema import outbox
 from outbox.settings import Settings
 from outbox.store.database import Database
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import eventually
 from tests.integration.scripted import ScriptedBroker
+from tests.waiting import expect_soon
 
 #: Generous: the machine may be busy.
 DEADLINE = 120.0
@@ -63,7 +63,7 @@ class RunningRelay:
 
     def __enter__(self) -> Self:
         self.starts()
-        self.comes_to("it is ready", self.vitals.ready)
+        self.expect("it is ready", self.vitals.ready)
         return self
 
     def __exit__(
@@ -81,7 +81,7 @@ class RunningRelay:
         self._thread.join(DEADLINE)
         assert not self._thread.is_alive()
 
-    def comes_to(self, what: str, condition: object) -> None:
+    def expect(self, what: str, condition: object) -> None:
         """Waits for a condition; a database that is away does not fulfil it."""
 
         def holds() -> bool:
@@ -91,22 +91,22 @@ class RunningRelay:
                 return False
 
         try:
-            eventually(holds, DEADLINE, what)
+            expect_soon(holds, what, within=DEADLINE)
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.vitals.as_json()}") from error
 
-    def turns_red(self, *names: str) -> None:
+    def expect_red(self, *names: str) -> None:
         """Waits until it is not ready for one of these reasons; it is live all the same."""
-        self.comes_to("it is not ready", lambda: set(names) & set(self.vitals.faults()))
+        self.expect("it is not ready", lambda: set(names) & set(self.vitals.faults()))
         assert self.vitals.live()
 
-    def turns_green(self) -> None:
+    def expect_green(self) -> None:
         """Waits until it is ready again, by itself."""
-        self.comes_to("it is ready again", self.vitals.ready)
+        self.expect("it is ready again", self.vitals.ready)
 
-    def finishes(self, rows: int) -> None:
+    def expect_all_delivered(self, rows: int) -> None:
         """Waits until every row is delivered; each message is visible once, and no loop has died."""
-        self.comes_to("every row is delivered", lambda: _delivered(self._database) == rows)
+        self.expect("every row is delivered", lambda: _delivered(self._database) == rows)
         assert len(self.broker.visible) == rows
         assert set(self.broker.visible.values()) == {1}
         assert [name for name, sign in self.vitals.signs().items() if sign.deaths] == []

@@ -18,9 +18,9 @@ from outbox.store import insert
 from outbox.store.claims import Claims
 from outbox.store.database import Database
 from outbox.store.operations import Operations
-from tests.contracts.rig import eventually
 from tests.integration.conftest import Copies
 from tests.integration.producers import application, message, orders, service
+from tests.waiting import expect_soon
 
 ALIKE = ["a1", "A1", "a1 ", " a1", "a 1", "é", "e\u0301", "É", "ß", "ss", "订单", "a1_", "a1%", "'a1'", 'a"1', "a\\1"]
 
@@ -147,7 +147,7 @@ def test_of_two_transactions_with_one_key_the_second_waits_for_the_first(engine:
         # When another one adds it too and the first one ends
         waiting = threads.submit(second)
         assert started.wait(10)
-        eventually(lambda: lock_waits(engine), 20, "the second one waits for a lock")
+        expect_soon(lambda: lock_waits(engine), "the second one waits for a lock", within=20)
         (connection.commit if first_commits else connection.rollback)()
         outcome = waiting.result(timeout=20)
     # Then there is one row: the first one's if it committed, else the second one's

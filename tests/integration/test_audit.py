@@ -35,12 +35,12 @@ from outbox.store.identity import Identity
 from outbox.store.operations import Operations
 from outbox.verdict import Confirmation
 from outbox.wiring import open_broker, open_ledger
-from tests.contracts.rig import eventually
 from tests.integration.commands import Command, in_process
 from tests.integration.conftest import Copies
 from tests.integration.rows import added, column, force
 from tests.services.ports import free_port
 from tests.services.rocketmq import create_topics
+from tests.waiting import expect_soon
 
 DEADLINE = 30.0
 NOTHING = {"lost": 0, "repeated": 0, "unfinished": 0, "foreign": 0, "phantom": 0}
@@ -109,7 +109,9 @@ class Bench:
         assert {**NOTHING, **Counter(it["kind"] for it in findings)} == {name: counts[name] for name in NOTHING}
         return done.code, findings, counts
 
-    def finds(self, *expected: tuple[str, int | None], arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+    def expect_findings(
+        self, *expected: tuple[str, int | None], arguments: tuple[object, ...] = ()
+    ) -> list[dict[str, Any]]:
         """Waits until an audit finds these kinds of these rows, in any order, and nothing else."""
         seen: list[tuple[int, list[dict[str, Any]], dict[str, Any]]] = []
 
@@ -123,7 +125,7 @@ class Bench:
             )  # fmt: skip
 
         try:
-            eventually(agreed, DEADLINE, f"an audit finds {expected}")
+            expect_soon(agreed, f"an audit finds {expected}", within=DEADLINE)
         except AssertionError as error:
             raise AssertionError(f"{error}; the last one: {seen[-1]}") from error
         return seen[-1][1]
@@ -175,12 +177,14 @@ def test_what_a_relay_shipped_agrees(bench: Bench) -> None:
     daemon = relay.wiring.build(bench.settings, bench.database, bench.broker)
     thread = threading.Thread(target=daemon.run)
     thread.start()
-    eventually(lambda: Operations(bench.database).figures().rows[State.DELIVERED] == 39, DEADLINE, "all are delivered")
+    expect_soon(
+        lambda: Operations(bench.database).figures().rows[State.DELIVERED] == 39, "all are delivered", within=DEADLINE
+    )
     daemon.stop()
     thread.join()
     # When they are audited / Then nothing is found, and everything was looked at
-    assert bench.finds() == []
-    eventually(lambda: bench.audited()[2]["messages"] == 39, DEADLINE, "every message was read")
+    assert bench.expect_findings() == []
+    expect_soon(lambda: bench.audited()[2]["messages"] == 39, "every message was read", within=DEADLINE)
     code, _, counts = bench.audited("--last", "1h", "--topic", bench.topic)
     assert (code, counts["rows"], counts["messages"], counts["topic"]) == (0, 40, 39, bench.topic)
     assert bench.run("audit").out == "40 rows, 39 messages: they agree\n"
@@ -192,7 +196,7 @@ def test_a_half_that_was_committed_twice_is_repeated(bench: Bench) -> None:
     attempt, half = bench.delivered()
     bench.commit(half)
     # When it is audited / Then the row is named, with both places
-    (finding,) = bench.finds(("repeated", attempt.row_id))
+    (finding,) = bench.expect_findings(("repeated", attempt.row_id))
     assert (finding["key"], finding["unique_id"], finding["state"]) == (attempt.key, half.half_id, "delivered")
     assert finding["detail"].count(half.half_id) == 2
     text = bench.run("audit")
@@ -205,7 +209,7 @@ def test_a_delivered_row_without_a_message_is_lost(bench: Bench) -> None:
     attempt, _ = bench.decided()
     bench.settle(attempt.row_id)
     # When it is audited / Then it is lost
-    (finding,) = bench.finds(("lost", attempt.row_id))
+    (finding,) = bench.expect_findings(("lost", attempt.row_id))
     assert (finding["topic"], finding["key"], finding["state"]) == (bench.topic, attempt.key, "delivered")
 
 
@@ -219,7 +223,7 @@ def test_a_plain_row_without_a_message_is_lost_and_one_that_was_sent_twice_is_re
         bench.settle(attempt.row_id)
     bench.broker.send([bench.sealed(twice), bench.sealed(twice)], 10)
     # When they are audited / Then both are found
-    bench.finds(("repeated", twice.row_id), ("lost", never.row_id))
+    bench.expect_findings(("repeated", twice.row_id), ("lost", never.row_id))
 
 
 def test_open_rows_are_unfinished_once_they_are_old(bench: Bench) -> None:
@@ -228,21 +232,21 @@ def test_open_rows_are_unfinished_once_they_are_old(bench: Bench) -> None:
     (visible, half), (absent, _) = bench.decided(), bench.decided()
     bench.commit(half)
     # When they are audited / Then time is left to them
-    bench.finds()
+    bench.expect_findings()
     # When they have become old / Then they are unfinished, and what should be visible and is not is lost
     for row_id in (pending, visible.row_id, absent.row_id):
         force(bench.database, row_id, created_at=utc_after(-7200))
     for row_id in (visible.row_id, absent.row_id):
         force(bench.database, row_id, decided_at=utc_after(-3600))
     found = (("unfinished", pending), ("unfinished", visible.row_id), ("lost", absent.row_id))
-    bench.finds(*found, arguments=("--older-than", "30m"))
-    bench.finds(arguments=("--older-than", "3h"))
+    bench.expect_findings(*found, arguments=("--older-than", "30m"))
+    bench.expect_findings(arguments=("--older-than", "3h"))
     # When a row is only due later / Then it is not late
     force(bench.database, pending, not_before=utc_after(3600))
-    bench.finds(*found[1:])
+    bench.expect_findings(*found[1:])
     # When it is dead / Then somebody has to decide
     force(bench.database, pending, state=State.DEAD, reason="refused ten times", available_at=utc_after(-1))
-    bench.finds(*found)
+    bench.expect_findings(*found)
 
 
 def test_a_message_that_its_row_forbids_is_a_phantom(bench: Bench) -> None:
@@ -258,14 +262,14 @@ def test_a_message_that_its_row_forbids_is_a_phantom(bench: Bench) -> None:
     unknown = "outcome unknown: the broker's files are gone"
     force(bench.database, dead.row_id, state=State.DEAD, reason=unknown, available_at=utc_after(-1))
     # When they are audited / Then the first two are found, and the dead row's message is left to its operator
-    found = bench.finds(
+    found = bench.expect_findings(
         ("phantom", cancelled.row_id), ("phantom", delivered.row_id), ("repeated", delivered.row_id),
         ("unfinished", dead.row_id),
     )  # fmt: skip
     assert {it["unique_id"] for it in found if it["kind"] == "phantom"} == {half.half_id, second.half_id}
     # When the dead row's message is another one / Then it is a phantom too
     force(bench.database, dead.row_id, half_id=None)
-    bench.finds(
+    bench.expect_findings(
         ("phantom", cancelled.row_id), ("phantom", delivered.row_id), ("repeated", delivered.row_id),
         ("phantom", dead.row_id), ("unfinished", dead.row_id),
     )  # fmt: skip
@@ -284,7 +288,7 @@ def test_messages_of_others_and_of_no_row_are_foreign(bench: Bench) -> None:
     bench.broker.send(strangers, 10)
     # When they are audited / Then each is found, and none counts as a repeat
     rows = [None, None, None, attempt.row_id + 10**6, attempt.row_id]
-    found = bench.finds(*[("foreign", row) for row in rows])
+    found = bench.expect_findings(*[("foreign", row) for row in rows])
     assert {it["unique_id"] for it in found} == {each.unique_id for each in strangers}
 
 
@@ -294,7 +298,7 @@ def test_only_the_range_is_looked_at(bench: Bench) -> None:
     bench.commit(half)
     (far,) = added(bench.database, topic=bench.topic)
     force(bench.database, far, id=10**9)
-    bench.finds(("repeated", attempt.row_id))
+    bench.expect_findings(("repeated", attempt.row_id))
     # When an earlier time is audited / Then there is nothing to be looked at
     begin, end = (datetime.now(UTC) - timedelta(hours=hours) for hours in (2, 1))
     code, _, counts = bench.audited("--since", begin.isoformat(), "--until", end.isoformat())
@@ -310,7 +314,7 @@ def test_a_message_whose_row_retention_has_deleted_is_nothing_to_report(bench: B
     # Given a message of a row that is not there any more
     attempt, _ = bench.delivered()
     force(bench.database, attempt.row_id, id=attempt.row_id + 1)
-    bench.finds(("foreign", attempt.row_id), arguments=("--last", "1h"))
+    bench.expect_findings(("foreign", attempt.row_id), arguments=("--last", "1h"))
     # When retention reaches to this day / Then the message is counted, not reported
     rows, ledger = AuditedRows(bench.database), open_ledger(bench.settings)
     now = rows.now()
@@ -347,7 +351,7 @@ def test_a_terminal_gets_a_bar_and_a_pipe_gets_none(bench: Bench, tmp_path: Path
     bench.delivered()
     attempt, _ = bench.decided()
     bench.settle(attempt.row_id)
-    bench.finds(("lost", attempt.row_id))
+    bench.expect_findings(("lost", attempt.row_id))
     terminal, end = os.openpty()
     # When it runs
     command = [sys.executable, "-m", "outbox", "--log-level", "error", "audit", "--json"]

@@ -11,9 +11,9 @@ from sqlalchemy.engine import make_url
 
 from outbox.store.database import Database
 from outbox.store.patience import LEAST, patience, wait_for_ever
-from tests.contracts.rig import eventually
 from tests.crash.proxy import Proxy
 from tests.services.ports import free_port
+from tests.waiting import expect_soon
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the names of the socket options are Linux's")
@@ -100,7 +100,7 @@ def test_a_daemon_that_was_stopped_within_a_transaction_gives_its_locks_back(
             return not beside.exec_driver_sql(f"SELECT 1 FROM {sessions} = {number}").all()
 
         # When it is stopped there; Then the server ends the session without it
-        eventually(gone, 60, "the session has ended")
+        expect_soon(gone, "the session has ended", within=60)
         with pytest.raises(sa.exc.DBAPIError):
             stopped.exec_driver_sql("SELECT 1")
     database.close()

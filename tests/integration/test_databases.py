@@ -15,11 +15,11 @@ import pytest
 
 from outbox.lifecycle import State
 from outbox.store.database import Database
-from tests.contracts.rig import eventually
 from tests.integration.commands import Command, in_process
 from tests.integration.rows import added, state_of
 from tests.integration.templates import migrated
 from tests.services.ports import free_port
+from tests.waiting import expect_soon
 
 #: Generous: the machine may be busy.
 DEADLINE = 120.0
@@ -115,9 +115,9 @@ def test_one_that_is_away_does_not_touch_the_others(
     # When one relay serves them; Then the others' rows are shipped
     for database, ids in rows:
         delivered = lambda database=database, ids=ids: all(state_of(database, it) is State.DELIVERED for it in ids)  # noqa: E731
-        eventually(delivered, DEADLINE, "the rows are delivered")
+        expect_soon(delivered, "the rows are delivered", within=DEADLINE)
     # And probes tell which one is the trouble
-    eventually(lambda: ready(port, "east") and ready(port, "west"), DEADLINE, "two are ready")
+    expect_soon(lambda: ready(port, "east") and ready(port, "west"), "two are ready", within=DEADLINE)
     status, told = probed(port, "/readyz")
     assert status == 503
     assert not told["databases"]["north"]["ready"]
@@ -131,8 +131,8 @@ def test_one_that_is_away_does_not_touch_the_others(
     # When that is mended; Then it is served without a restart
     north = Database(migrated(f"sqlite:///{tmp_path}/north.db"))
     (late,) = added(north)
-    eventually(lambda: state_of(north, late) is State.DELIVERED, DEADLINE, "the late row is delivered")
-    eventually(lambda: probed(port, "/readyz")[0] == 200, DEADLINE, "all are ready")
+    expect_soon(lambda: state_of(north, late) is State.DELIVERED, "the late row is delivered", within=DEADLINE)
+    expect_soon(lambda: probed(port, "/readyz")[0] == 200, "all are ready", within=DEADLINE)
     north.close()
     # When it is told to stop; Then it does, in good order
     relay.send_signal(signal.SIGTERM)
@@ -161,8 +161,8 @@ def test_checks_of_databases_that_share_a_connection_are_answered_from_their_own
     daemons("checkback")
     for database, row_id in ((east, in_east), (west, in_west)):
         finished = lambda database=database, row_id=row_id: state_of(database, row_id) is State.DELIVERED  # noqa: E731
-        eventually(finished, DEADLINE, "the half is adopted")
-    eventually(lambda: probed(port, "/readyz")[0] == 200, DEADLINE, "it is ready")
+        expect_soon(finished, "the half is adopted", within=DEADLINE)
+    expect_soon(lambda: probed(port, "/readyz")[0] == 200, "it is ready", within=DEADLINE)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_health_asks_the_daemon_of_this_host(
     assert run("health").code == 2
     # When there is one that is alive and not ready
     daemons("relay")
-    eventually(lambda: ready(port, "east"), DEADLINE, "one is ready")
+    expect_soon(lambda: ready(port, "east"), "one is ready", within=DEADLINE)
     # Then it tells both
     assert run("health", "--live").code == 0
     done = run("health")

@@ -24,7 +24,7 @@ from outbox.store.database import Database
 from outbox.store.identity import Identity
 from outbox.store.operations import Operations
 from outbox.wiring import open_broker, open_examiner
-from tests.contracts.rig import eventually, message, prepare_one
+from tests.contracts.rig import message, prepare_one
 from tests.integration.commands import Command, in_process
 from tests.integration.conftest import Copies
 from tests.integration.rows import added, force
@@ -34,6 +34,7 @@ from tests.services.ports import free_port
 from tests.services.postgres import Postgres
 from tests.services.require import require
 from tests.services.rocketmq import create_topics
+from tests.waiting import expect_soon
 
 DEADLINE = 60.0
 
@@ -80,7 +81,7 @@ def listening(settings: Settings) -> Iterator[None]:
     thread = threading.Thread(target=listener.run)
     thread.start()
     try:
-        eventually(lambda: bool(Operations(database).figures().heartbeats), DEADLINE, "the listener is heard")
+        expect_soon(lambda: bool(Operations(database).figures().heartbeats), "the listener is heard", within=DEADLINE)
         yield
     finally:
         listener.stop()
@@ -111,7 +112,7 @@ def wait_for_figures(settings: Settings) -> None:
         except CannotTell:
             return False
 
-    eventually(answers, DEADLINE, "the broker tells its figures")
+    expect_soon(answers, "the broker tells its figures", within=DEADLINE)
     examiner.close()
 
 
@@ -317,7 +318,7 @@ def test_halves_that_the_embedded_broker_gave_up_are_found(command: Command, tmp
         for origin in (ours, "orders/another"):
             prepare_one(broker, message("payments", properties={"outbox-origin": origin}))
         with EmbeddedInspector(broker_file, timing) as inspector:
-            eventually(lambda: len(inspector.discarded()) == 2, DEADLINE, "both are given up")
+            expect_soon(lambda: len(inspector.discarded()) == 2, "both are given up", within=DEADLINE)
         broker.close()
         # When the broker is examined / Then both are told apart
         findings = doctor(command, settings)

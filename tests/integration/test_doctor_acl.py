@@ -21,11 +21,12 @@ from outbox.settings import Settings, load
 from outbox.store.database import Database
 from outbox.store.identity import Identity
 from outbox.wiring import open_broker, open_examiner
-from tests.contracts.rig import eventually, message, prepare_one
+from tests.contracts.rig import message, prepare_one
 from tests.integration import test_remoting_acl as acl
 from tests.integration.commands import Command, Run, in_process
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.waiting import expect_soon
 
 DEADLINE: Final = 60.0
 EXAMINER: Final = ("examiner", "examiner-secret-1234")
@@ -118,7 +119,7 @@ def test_wrong_settings_and_discarded_halves_are_found(
     as_user(monkeypatch, *EXAMINER)
     # When a user with the rights of an examiner looks, once the broker has given up
     expected = OF_SETTINGS | {"discarded-halves": "warning"}
-    eventually(lambda: levels(command("doctor", "--json")) == expected, DEADLINE, "all is found")
+    expect_soon(lambda: levels(command("doctor", "--json")) == expected, "all is found", within=DEADLINE)
     # Then the half is named by its key
     run = command("doctor")
     assert run.code == 1

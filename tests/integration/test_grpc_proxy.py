@@ -11,9 +11,10 @@ from outbox.brokers.grpc.broker import GrpcBroker
 from outbox.brokers.remoting.admin import Admin
 from outbox.identity import fresh_token
 from outbox.lifecycle import Verdict
-from tests.contracts.rig import Asked, eventually, message, prepare_one, soon
+from tests.contracts.rig import Asked, message, prepare_one, soon
 from tests.services.rocketmq import create_topics
 from tests.services.rocketmq.proxy import Proxy
+from tests.waiting import expect_soon
 
 #: Seconds; a proxy tells the brokers once a second for which topics it passes checks on.
 DEADLINE = 120.0
@@ -86,17 +87,17 @@ def test_checks_go_on_after_the_proxy_has_restarted(rocketmq: str, proxy_server:
 
         asked = Asked(once_decided)
         broker.listen([topic], asked)
-        eventually(lambda: asked.times(orphan) > 0, DEADLINE, "it is asked")
+        expect_soon(lambda: asked.times(orphan) > 0, "it is asked", within=DEADLINE)
         # When the proxy dies and comes back, and knows nobody and nothing
         proxy_server.kill()
-        eventually(lambda: not broker.checks_ready(), DEADLINE, "the listener has noticed")
+        expect_soon(lambda: not broker.checks_ready(), "the listener has noticed", within=DEADLINE)
         proxy_server.restart()
         before = asked.times(orphan)
         # Then the listener is registered and asked again
-        eventually(broker.checks_ready, DEADLINE, "the listener is registered again")
-        eventually(lambda: asked.times(orphan) > before, DEADLINE, "it is asked again")
+        expect_soon(broker.checks_ready, "the listener is registered again", within=DEADLINE)
+        expect_soon(lambda: asked.times(orphan) > before, "it is asked again", within=DEADLINE)
         # And the proxy's memory of the halves is not needed: the answer to a check makes the message visible
         decided.set()
-        eventually(lambda: bool(list(admin.read(topic))), DEADLINE, "the message is visible")
+        expect_soon(lambda: bool(list(admin.read(topic))), "the message is visible", within=DEADLINE)
         assert [it.properties["UNIQ_KEY"] for it in admin.read(topic)] == [own.half_id]
         broker.close()

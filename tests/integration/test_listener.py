@@ -15,10 +15,10 @@ from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.identity import Identity
 from outbox.store.operations import Operations
-from tests.contracts.rig import eventually
 from tests.integration.rows import added, force
 from tests.integration.scripted import ScriptedBroker
 from tests.integration.test_checkback import committed
+from tests.waiting import expect_soon
 
 
 class Registry(ScriptedBroker):
@@ -80,7 +80,7 @@ def heard(database: Database) -> int:
 def test_a_listener_is_heard_while_it_runs_and_gone_when_it_stops(database: Database) -> None:
     registry = Registry()
     with Running(database, registry, Operations(database)):
-        eventually(lambda: heard(database) == 1, 30, "the heartbeat is written")
+        expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
     assert heard(database) == 0
     assert registry.registered == [{"outbox-tests"}]
 
@@ -90,11 +90,11 @@ def test_a_listener_that_no_broker_knows_is_not_heard(database: Database) -> Non
     registry = Registry()
     registry.ready = False
     with Running(database, registry, Operations(database)):
-        eventually(lambda: len(registry.registered) == 1, 30, "it listens")
+        expect_soon(lambda: len(registry.registered) == 1, "it listens", within=30)
         assert heard(database) == 0
         # When they do, Then it is heard
         registry.ready = True
-        eventually(lambda: heard(database) == 1, 30, "the heartbeat is written")
+        expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
 
 
 def test_groups_of_earlier_decisions_are_added_and_kept(database: Database) -> None:
@@ -103,10 +103,12 @@ def test_groups_of_earlier_decisions_are_added_and_kept(database: Database) -> N
     force(database, row_id, half_group="outbox-old-name")
     registry = Registry()
     with Running(database, registry, Operations(database)):
-        eventually(lambda: {"outbox-tests", "outbox-old-name"} in registry.registered, 30, "both are listened for")
+        expect_soon(
+            lambda: {"outbox-tests", "outbox-old-name"} in registry.registered, "both are listened for", within=30
+        )
         # When it is settled, Then nobody is forgotten
         force(database, row_id, half_group="outbox-tests")
-        eventually(lambda: heard(database) == 1, 30, "the heartbeat is written")
+        expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
     assert registry.registered[-1] == {"outbox-tests", "outbox-old-name"}
 
 
@@ -116,22 +118,24 @@ def test_topics_are_named_where_checks_go_by_topic(database: Database) -> None:
     (refund,) = added(database, topic="refunds")
     registry = ByTopic()
     with Running(database, registry, Operations(database)):
-        eventually(lambda: registry.topics[-1] == {"payments", "refunds"}, 30, "both topics are named")
+        expect_soon(lambda: registry.topics[-1] == {"payments", "refunds"}, "both topics are named", within=30)
         # When one topic has no rows any more and another has its first, Then it is added and none is forgotten
         force(database, refund, topic="invoices")
-        eventually(lambda: registry.topics[-1] == {"payments", "refunds", "invoices"}, 30, "all three are named")
+        expect_soon(
+            lambda: registry.topics[-1] == {"payments", "refunds", "invoices"}, "all three are named", within=30
+        )
 
 
 def test_no_topics_are_named_where_checks_go_by_group(database: Database) -> None:
     added(database)
     registry = Registry()
     with Running(database, registry, Operations(database)):
-        eventually(lambda: heard(database) == 1, 30, "the heartbeat is written")
+        expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
     assert registry.topics == [frozenset()]
 
 
 def test_without_the_database_it_listens_all_the_same(database: Database) -> None:
     registry = Registry()
     with Running(database, registry, Away(database)):
-        eventually(lambda: registry.registered == [{"outbox-tests"}], 30, "it listens")
+        expect_soon(lambda: registry.registered == [{"outbox-tests"}], "it listens", within=30)
     assert heard(database) == 0

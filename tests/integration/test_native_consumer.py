@@ -22,10 +22,11 @@ from outbox.identity import fresh_token
 from tests.acceptance.conftest import deployed, rocketmq_stack
 from tests.acceptance.deployment import DEADLINE, ROOT, Deployment
 from tests.acceptance.shop import effects
-from tests.contracts.rig import eventually, message
+from tests.contracts.rig import message
 from tests.services.librocketmq import librocketmq
 from tests.services.require import require
 from tests.services.rocketmq import create_topics
+from tests.waiting import expect_soon
 
 #: Has a delivery out; what follows differs.
 PREAMBLE = """
@@ -80,7 +81,7 @@ def send(rocketmq: str, topic: str, keys: Sequence[str], lane: str | None = None
         left[:] = [each for each, outcome in zip(left, outcomes, strict=True) if not isinstance(outcome, Sent)]
         return not left
 
-    eventually(all_sent, DEADLINE, "everything is sent")
+    expect_soon(all_sent, "everything is sent", within=DEADLINE)
     broker.close()
 
 
@@ -142,7 +143,7 @@ def consume_until(rocketmq: str, inbox: Inbox, done: Callable[[Counter[str]], bo
     thread = threading.Thread(target=run, args=(inbox, lambda *_: source, stop), kwargs={"settings": settings})
     thread.start()
     try:
-        eventually(lambda: done(source.acknowledged), DEADLINE, "enough is acknowledged")
+        expect_soon(lambda: done(source.acknowledged), "enough is acknowledged", within=DEADLINE)
     finally:
         stop.set()
         thread.join()

@@ -11,6 +11,7 @@ from outbox import migrate
 from outbox.identity import fresh_token
 from outbox.store.database import Database
 from tests.integration.relays import (
+    DEADLINE,
     RelayProcess,
     arrivals,
     decided_order,
@@ -22,11 +23,11 @@ from tests.integration.relays import (
     now,
     owed,
     pile_up,
-    wait,
 )
 from tests.services.databases import fresh_database
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.waiting import expect_soon
 
 ROWS = 1_500
 #: One pass and what the others have in hand at that moment.
@@ -70,20 +71,20 @@ def test_a_broker_that_is_away_while_rows_pile_up(
     with RelayProcess(tmp_path, settings(database, cluster)) as relay:
         # Given a relay at work
         pile_up(database, topic, ROWS)
-        wait("the first rows are delivered", lambda: delivered(database) == ROWS)
+        expect_soon(lambda: delivered(database) == ROWS, "the first rows are delivered", within=DEADLINE)
         warm, before = relay.resident_mb(), last_id(database)
         # When the broker dies and rows pile up; Then the relay says so, and keeps none of them in memory
         cluster.kill_broker()
         pile_up(database, topic, 2 * ROWS)
-        wait("the relay is not ready", lambda: relay.lacks("broker"))
+        expect_soon(lambda: relay.lacks("broker"), "the relay is not ready", within=DEADLINE)
         waiting = relay.resident_mb()
         assert owed(database) >= 2 * ROWS - IN_HAND
         # When it is back
         cluster.restart_broker()
         back = now(database)
         # Then nothing is dead, each row is visible once, the old ones first, and the relay is ready by itself
-        wait("the backlog is delivered", lambda: delivered(database) == 3 * ROWS)
-        wait("the relay is ready", relay.ready)
+        expect_soon(lambda: delivered(database) == 3 * ROWS, "the backlog is delivered", within=DEADLINE)
+        expect_soon(relay.ready, "the relay is ready", within=DEADLINE)
         order = decided_order(database, before)
         assert len(displaced(order, IN_HAND)) <= IN_HAND
         keys, _ = arrivals(cluster.namesrv, topic)
@@ -113,13 +114,13 @@ def test_a_rolling_restart_of_two_relays_under_load(
             for relay in relays:
                 assert relay.drain() == 0
                 relay.start()
-                wait("the new one is ready", relay.ready)
+                expect_soon(relay.ready, "the new one is ready", within=DEADLINE)
         finally:
             stop.set()
             producer.join()
         rows = 10 * next(added)
         # Then no row waits for a lease of one that left, none is lost, and none is visible twice
-        wait("all rows are delivered", lambda: delivered(database) == rows)
+        expect_soon(lambda: delivered(database) == rows, "all rows are delivered", within=DEADLINE)
         keys, moments = arrivals(cluster.namesrv, topic)
         assert (len(keys), set(keys.values())) == (rows, {1})
         print(f"longest gap between two arrivals: {longest_gap(moments):.3f} s")

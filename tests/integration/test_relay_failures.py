@@ -88,13 +88,13 @@ def test_a_restart_of_the_database(server: Postgres | MariaDB) -> None:
         added(database, 50)
         # When the server crashes while rows are shipped; Then readiness says so
         server.kill()
-        relay.turns_red("database", "claims")
+        relay.expect_red("database", "claims")
         assert relay.vitals.live()
         # When it is back; Then the relay goes on by itself
         server.restart()
-        relay.turns_green()
+        relay.expect_green()
         added(database, 50)
-        relay.finishes(100)
+        relay.expect_all_delivered(100)
 
 
 def test_connections_that_are_cut(server: Postgres | MariaDB) -> None:
@@ -106,8 +106,8 @@ def test_connections_that_are_cut(server: Postgres | MariaDB) -> None:
             producer.close()
             cut_all(server, database)
         # Then the rows are shipped all the same, each once
-        relay.finishes(150)
-        relay.turns_green()
+        relay.expect_all_delivered(150)
+        relay.expect_green()
 
 
 def cut_all(server: Postgres | MariaDB, database: Database) -> None:
@@ -124,20 +124,20 @@ def test_a_server_that_becomes_read_only(server: Postgres | MariaDB) -> None:
     user = "" if isinstance(server, Postgres) else "app"
     with migrated(server.url, user) as database, RunningRelay(database) as relay:
         added(database, 20)
-        relay.finishes(20)
+        relay.expect_all_delivered(20)
         before = connections(server, database)
         # When it takes no writes any more, as one that was demoted; Then an idle relay notices, and is not ready
         set_read_only(server, on=True)
         try:
-            relay.turns_red("database")
+            relay.expect_red("database")
             # And it dials anew: the name of the server may lead to another one by now
-            relay.comes_to("it has dialled", lambda: connections(server, database) - before)
+            relay.expect("it has dialled", lambda: connections(server, database) - before)
         finally:
             set_read_only(server, on=False)
         # When it takes them again; Then the relay goes on
-        relay.turns_green()
+        relay.expect_green()
         added(database, 20)
-        relay.finishes(40)
+        relay.expect_all_delivered(40)
 
 
 def connections(server: Postgres | MariaDB, database: Database) -> set[int]:
@@ -164,10 +164,10 @@ def test_locks_that_are_held_for_too_long(own_postgres: Postgres) -> None:
         added(database, 40)
         with holder.begin() as locking:
             locking.exec_driver_sql("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
-            relay.turns_red("claims")
+            relay.expect_red("claims")
         # When the lock is gone; Then everything is shipped
-        relay.turns_green()
-        relay.finishes(40)
+        relay.expect_green()
+        relay.expect_all_delivered(40)
 
 
 @pytest.mark.parametrize("code", ["40P01", "40001"], ids=["deadlock", "serialization"])
@@ -185,8 +185,8 @@ def test_a_transaction_that_the_database_sacrifices(own_postgres: Postgres, code
         # When rows are shipped; Then each is visible once
         with RunningRelay(database) as relay:
             added(database, 60)
-            relay.finishes(60)
-            relay.turns_green()
+            relay.expect_all_delivered(60)
+            relay.expect_green()
 
 
 def test_a_file_that_may_not_grow(sqlite_copies: Any, tmp_path: Path) -> None:
@@ -206,12 +206,12 @@ def test_a_file_that_may_not_grow(sqlite_copies: Any, tmp_path: Path) -> None:
         relay = RunningRelay(database)
         relay.starts()
         try:
-            relay.turns_red("claims")
+            relay.expect_red("claims")
             # When there is room again; Then everything is shipped
             event.remove(database.engine, "connect", limit)
             database.engine.dispose()
-            relay.turns_green()
-            relay.finishes(200)
+            relay.expect_green()
+            relay.expect_all_delivered(200)
         finally:
             relay.stops()
         database.close()
@@ -244,17 +244,17 @@ def test_a_full_disk(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         RunningRelay(database) as relay,
     ):
         added(database, 20)
-        relay.finishes(20)
+        relay.expect_all_delivered(20)
         added(database, 3_000, delay=timedelta(seconds=15))
         filler = disk / "filler"
         fill(filler)
-        relay.turns_red("claims", "database")
+        relay.expect_red("claims", "database")
         # When there is room again; Then the server, started again if it gave up, is used by itself
         filler.unlink()
         if not server.is_ready():
             server.restart()
-        relay.turns_green()
-        relay.finishes(3_020)
+        relay.expect_green()
+        relay.expect_all_delivered(3_020)
 
 
 def fill(filler: Path) -> None:

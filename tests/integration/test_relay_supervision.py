@@ -47,12 +47,12 @@ def test_the_claiming_loop_is_started_again(database: Database, monkeypatch: pyt
     # When the relay runs
     relay.starts()
     # Then the loop dies of it, which probes tell, and is started again
-    relay.comes_to("it died", lambda: relay.vitals.signs()[LOOP].life is Life.RESTARTING)
+    relay.expect("it died", lambda: relay.vitals.signs()[LOOP].life is Life.RESTARTING)
     assert "a fault of our own" in relay.vitals.faults()[LOOP]
     assert relay.vitals.live()
-    relay.turns_green()
+    relay.expect_green()
     # And every row is shipped
-    relay.comes_to("all are visible", lambda: len(relay.broker.visible) == 30)
+    relay.expect("all are visible", lambda: len(relay.broker.visible) == 30)
     relay.stops()
     assert set(relay.broker.visible.values()) == {1}
     assert relay.vitals.signs()[LOOP].deaths == 3
@@ -66,9 +66,9 @@ def test_scheduled_work_runs_again_after_a_fault(database: Database, monkeypatch
     # When the relay runs; Then that shows, the other loops go on, and it is well again by itself
     relay.starts()
     added(database, 5)
-    relay.comes_to("it died", lambda: relay.vitals.signs()["reconcile"].deaths == 2)
-    relay.comes_to("all are visible", lambda: len(relay.broker.visible) == 5)
-    relay.turns_green()
+    relay.expect("it died", lambda: relay.vitals.signs()["reconcile"].deaths == 2)
+    relay.expect("all are visible", lambda: len(relay.broker.visible) == 5)
+    relay.expect_green()
     relay.stops()
 
 
@@ -85,7 +85,7 @@ def test_a_pass_that_fails_ends_no_loop(database: Database) -> None:
     with relay:
         # When rows are added; Then they wait for their lease and are shipped
         added(database, 5)
-        relay.finishes(5)
+        relay.expect_all_delivered(5)
 
 
 def test_a_relay_that_drains_is_not_ready(database: Database) -> None:

@@ -19,9 +19,10 @@ from outbox.lifecycle import Verdict
 from outbox.settings import load
 from outbox.verdict import Confirmation, Sighting
 from outbox.wiring import open_broker, open_source
-from tests.contracts.rig import Asked, end_one, eventually, look_up, message, now, prepare_one, publish, soon
+from tests.contracts.rig import Asked, end_one, look_up, message, now, prepare_one, publish, soon
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.waiting import expect_soon
 
 DEADLINE: Final = 60.0
 ROOT: Final = ("root", "root-secret-1234")
@@ -145,7 +146,7 @@ def test_halves_are_committed_looked_up_and_received(service: Service, topic: st
     other = prepare_one(broker, message(topic))
     assert end_one(broker, other, Verdict.ROLLBACK).confirmation is Confirmation.CONFIRMED
     # Then look-ups tell them apart
-    eventually(lambda: look_up(broker, ours, since) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
+    expect_soon(lambda: look_up(broker, ours, since) is Sighting.VISIBLE, "the look-up sees it", within=DEADLINE)
     assert look_up(broker, other, since) is Sighting.ABSENT
     # And the first is received, renewed, given back, received again and acknowledged
     (delivery,) = receive(source, 1)
@@ -171,10 +172,10 @@ def test_checks_arrive_and_are_answered(service: Service, topic: str) -> None:
     broker = service.broker()
     asked = Asked(lambda check, answer: answer(Verdict.COMMIT, soon()))
     broker.listen([topic], asked)
-    eventually(broker.checks_ready, DEADLINE, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered", within=DEADLINE)
     ours = prepare_one(broker, message(topic))
     # When the broker asks, without a signature; Then the answer, which has one, is confirmed
-    eventually(lambda: bool(asked.answers), DEADLINE, "the half is asked about")
+    expect_soon(lambda: bool(asked.answers), "the half is asked about", within=DEADLINE)
     half_id, ended = asked.answers[0]
     assert (half_id, ended.confirmation) == (ours.half_id, Confirmation.CONFIRMED)
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import psutil
@@ -18,6 +18,7 @@ from outbox.verdict import Confirmation, Sighting
 from tests.contracts.rig import look_up
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.waiting import expect_soon
 
 DEADLINE = 60.0
 
@@ -65,14 +66,6 @@ def visible(cluster: RocketMQ, topic: str) -> list[str]:
         return sorted(message.properties["UNIQ_KEY"] for message in admin.read(topic))
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Waits for the condition."""
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"not within {DEADLINE} s: {what}"
-        time.sleep(0.05)
-
-
 def commit_until_confirmed(broker: RemotingBroker, halves: list[Half]) -> list[str]:
     """Commits halves at a broker that may still be starting; their ids."""
     left = [Ending(half, Verdict.COMMIT) for half in halves]
@@ -101,9 +94,9 @@ def test_halves_outlive_the_broker_and_its_address_is_found_again(
     # When it is back; Then the positions from before still commit, once each
     cluster.restart_broker()
     ids = commit_until_confirmed(broker, halves)
-    eventually(lambda: len(visible(cluster, topic)) >= 50, "all are visible")
+    expect_soon(lambda: len(visible(cluster, topic)) >= 50, "all are visible")
     assert visible(cluster, topic) == ids
-    eventually(lambda: look_up(broker, halves[0], datetime.now(UTC)) is Sighting.VISIBLE, "the look-up sees it")
+    expect_soon(lambda: look_up(broker, halves[0], datetime.now(UTC)) is Sighting.VISIBLE, "the look-up sees it")
 
 
 def test_what_is_in_flight_when_the_broker_dies(cluster: RocketMQ, broker: RemotingBroker, topic: str) -> None:
@@ -121,12 +114,12 @@ def test_what_is_in_flight_when_the_broker_dies(cluster: RocketMQ, broker: Remot
 
     sender = threading.Thread(target=load)
     sender.start()
-    eventually(lambda: len(batches) > 10, "the load runs")
+    expect_soon(lambda: len(batches) > 10, "the load runs")
     # When the broker is killed amid it, and comes back
     cluster.kill_broker()
-    eventually(lambda: any(isinstance(outcome, Outage) for outcome in batches[-1]), "the outage is seen")
+    expect_soon(lambda: any(isinstance(outcome, Outage) for outcome in batches[-1]), "the outage is seen")
     cluster.restart_broker()
-    eventually(lambda: all(isinstance(outcome, Stored) for outcome in batches[-1]), "halves are stored again")
+    expect_soon(lambda: all(isinstance(outcome, Stored) for outcome in batches[-1]), "halves are stored again")
     over.set()
     sender.join(DEADLINE)
     # Then no message was refused, and every half that was acknowledged commits
@@ -134,7 +127,7 @@ def test_what_is_in_flight_when_the_broker_dies(cluster: RocketMQ, broker: Remot
     assert {type(outcome) for outcome in outcomes} <= {Stored, Unknown, Outage}
     halves = [outcome.half for outcome in outcomes if isinstance(outcome, Stored)]
     ids = commit_until_confirmed(broker, halves)
-    eventually(lambda: set(ids) <= set(visible(cluster, topic)), "all that was acknowledged is visible")
+    expect_soon(lambda: set(ids) <= set(visible(cluster, topic)), "all that was acknowledged is visible")
     seen = visible(cluster, topic)
     assert set(seen) <= sent
     assert len(seen) == len(set(seen))
@@ -145,16 +138,16 @@ def test_a_listener_registers_again_by_itself(cluster: RocketMQ, broker: Remotin
     asked: list[str] = []
     (half,) = store(broker, topic, 1)
     broker.listen([topic], lambda check, answer: asked.append(check.half.half_id))
-    eventually(broker.checks_ready, "the listener is registered")
-    eventually(lambda: half.half_id in asked, "the broker asks")
+    expect_soon(broker.checks_ready, "the listener is registered")
+    expect_soon(lambda: half.half_id in asked, "the broker asks")
     # When the broker is killed
     cluster.kill_broker()
-    eventually(lambda: not broker.checks_ready(), "the listener knows that nobody asks")
+    expect_soon(lambda: not broker.checks_ready(), "the listener knows that nobody asks")
     # Then, once it is back, it asks again without any call of ours
     asked.clear()
     cluster.restart_broker()
-    eventually(broker.checks_ready, "the listener is registered again")
-    eventually(lambda: half.half_id in asked, "the broker asks again")
+    expect_soon(broker.checks_ready, "the listener is registered again")
+    expect_soon(lambda: half.half_id in asked, "the broker asks again")
 
 
 def test_a_cluster_leaves_nothing_behind() -> None:

@@ -17,10 +17,11 @@ from outbox.clock import monotonic
 from outbox.identity import fresh_token, unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import eventually, look_up, now, soon
+from tests.contracts.rig import look_up, now, soon
 from tests.services.librocketmq import librocketmq
 from tests.services.require import require
 from tests.services.rocketmq import Deployment, Member
+from tests.waiting import expect_soon
 
 DEADLINE: Final = 60.0
 #: The master of ``broker-b`` waits for its slave before it says that a message is stored.
@@ -82,7 +83,7 @@ def halves_at(broker: Broker, topic: str, wanted: Collection[str], count: int = 
         batches.append([outcome.half for outcome in outcomes if isinstance(outcome, Stored)])
         return Counter(half.broker for half in batches[-1]) == dict.fromkeys(wanted, count // len(wanted))
 
-    eventually(stored, DEADLINE, f"halves are stored at {wanted} alone")
+    expect_soon(stored, f"halves are stored at {wanted} alone", within=DEADLINE)
     return batches[-1]
 
 
@@ -97,7 +98,7 @@ def end_all(broker: RemotingBroker, halves: Collection[Half], verdict: Verdict) 
         ]
         return not left
 
-    eventually(done, DEADLINE, f"{len(left)} halves are ended")
+    expect_soon(done, f"{len(left)} halves are ended", within=DEADLINE)
 
 
 class Asked:
@@ -128,12 +129,12 @@ def test_halves_spread_over_the_masters_and_end_where_they_lie(deployment: Deplo
     # Then look-ups go to the master that holds each
     sought = [Sought(half, since) for half in (*committed, *rolled_back, *left_open)]
     wanted = [Sighting.VISIBLE] * 2 + [Sighting.ABSENT] * 4
-    eventually(lambda: broker.find(sought, soon()) == wanted, DEADLINE, "the look-ups see them")
+    expect_soon(lambda: broker.find(sought, soon()) == wanted, "the look-ups see them", within=DEADLINE)
     # And both masters ask about theirs
     asked = Asked()
     broker.listen([topic], asked)
-    eventually(broker.checks_ready, DEADLINE, "both know the listener")
-    eventually(lambda: asked.about(left_open), DEADLINE, "both ask")
+    expect_soon(broker.checks_ready, "both know the listener", within=DEADLINE)
+    expect_soon(lambda: asked.about(left_open), "both ask", within=DEADLINE)
     assert not asked.about(committed)
 
 
@@ -155,7 +156,7 @@ def halves_of(broker: Broker, sent: Sequence[Outgoing]) -> list[Half]:
         found.update({message.key: it.half for message, it in outcomes if isinstance(it, Stored)})
         return len(found) == len(sent)
 
-    eventually(complete, DEADLINE, "all halves are stored")
+    expect_soon(complete, "all halves are stored", within=DEADLINE)
     return [found[message.key] for message in sent]
 
 
@@ -186,10 +187,10 @@ def test_a_read_only_broker_and_topic_get_nothing(deployment: Deployment, broker
     halves_at(broker, topic, {"broker-a", "broker-b"})
     # When the topic itself is closed; Then it waits, and another topic does not
     deployment.close_topic(topic)
-    eventually(
+    expect_soon(
         lambda: all(isinstance(it, Outage) and it.partial for it in broker.prepare(messages(topic, 4), 10)),
-        DEADLINE,
         "nothing is sent",
+        within=DEADLINE,
     )
     assert halves_at(broker, f"{topic}-other", {"broker-a", "broker-b"})
 
@@ -204,7 +205,7 @@ def test_a_master_that_dies_is_left_out_and_used_again_at_another_port(
     halves_at(broker, its_own, {"broker-a"})
     asked = Asked()
     broker.listen([topic], asked)
-    eventually(broker.checks_ready, DEADLINE, "both know the listener")
+    expect_soon(broker.checks_ready, "both know the listener", within=DEADLINE)
     # When that one is killed
     deployment.broker("broker-a").kill()
     # Then halves go to the other one, and what is not stored is the trouble of one broker
@@ -226,9 +227,9 @@ def test_a_master_that_dies_is_left_out_and_used_again_at_another_port(
     deployment.broker("broker-a").move()
     new = halves_at(broker, topic, {"broker-a", "broker-b"})
     end_all(broker, at_a, Verdict.COMMIT)
-    eventually(lambda: look_up(broker, at_a[0], now()) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
-    eventually(broker.checks_ready, DEADLINE, "both know the listener again")
-    eventually(lambda: asked.about(new), DEADLINE, "both ask")
+    expect_soon(lambda: look_up(broker, at_a[0], now()) is Sighting.VISIBLE, "the look-up sees it", within=DEADLINE)
+    expect_soon(broker.checks_ready, "both know the listener again", within=DEADLINE)
+    expect_soon(lambda: asked.about(new), "both ask", within=DEADLINE)
 
 
 def test_a_master_that_hangs_is_left_out_until_it_answers_again(deployment: Deployment, broker: RemotingBroker) -> None:
@@ -263,7 +264,9 @@ def test_a_late_slave_costs_no_message(
         end_all(broker, [outcome.half], Verdict.COMMIT)
     finally:
         slave.resume()
-    eventually(lambda: look_up(broker, outcome.half, now()) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
+    expect_soon(
+        lambda: look_up(broker, outcome.half, now()) is Sighting.VISIBLE, "the look-up sees it", within=DEADLINE
+    )
 
 
 def test_a_slave_without_its_master_is_not_asked(deployment: Deployment, opened: Callable[[], RemotingBroker]) -> None:
@@ -272,7 +275,7 @@ def test_a_slave_without_its_master_is_not_asked(deployment: Deployment, opened:
     topic = fresh_topic(deployment, at="broker-b")
     committed, left_open = halves_at(broker, topic, {"broker-b"})[:2]
     end_all(broker, [committed], Verdict.COMMIT)
-    eventually(lambda: look_up(broker, committed, now()) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
+    expect_soon(lambda: look_up(broker, committed, now()) is Sighting.VISIBLE, "the look-up sees it", within=DEADLINE)
     deployment.broker("broker-b").kill()
     # When only the slave is left; Then nobody sends, ends, or looks up there, with an old route or a new one
     for client in (broker, opened()):
@@ -300,7 +303,7 @@ def test_one_name_server_is_enough_and_none_is_for_known_topics(
     for _ in range(3):
         halves = halves_at(broker, topic, {"broker-a"})
     end_all(broker, halves, Verdict.COMMIT)
-    eventually(lambda: look_up(broker, halves[0], now()) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
+    expect_soon(lambda: look_up(broker, halves[0], now()) is Sighting.VISIBLE, "the look-up sees it", within=DEADLINE)
     # And unknown ones wait, for want of a name server
     (outcome,) = broker.prepare(messages("never-heard-of", 1), timeout=5)
     assert isinstance(outcome, Outage)

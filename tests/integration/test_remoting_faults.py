@@ -16,9 +16,10 @@ from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.identity import fresh_token, unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
-from tests.contracts.rig import Asked, end_one, eventually, message, prepare_one, publish
+from tests.contracts.rig import Asked, end_one, message, prepare_one, publish
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.waiting import expect_soon
 
 DEADLINE: Final = 60.0
 #: Seconds after which the broker closes a connection on which nothing happens (120 by default).
@@ -93,7 +94,9 @@ def warm_up(cluster: RocketMQ) -> None:
     broker = RemotingBroker(cluster.namesrv, "warm-up")
     cluster.create_topics(["warm-up", "warm-up-b"])
     try:
-        eventually(lambda: isinstance(broker.prepare([message("warm-up")], 10)[0], Stored), DEADLINE, "it is warm")
+        expect_soon(
+            lambda: isinstance(broker.prepare([message("warm-up")], 10)[0], Stored), "it is warm", within=DEADLINE
+        )
     finally:
         broker.close()
 
@@ -120,11 +123,11 @@ def test_a_connection_that_was_closed_for_idleness_is_opened_again(
     half = prepare_one(broker, message(topic))
     before = ports(cluster)
     assert before
-    eventually(lambda: not before & ports(cluster), DEADLINE, "the broker hangs up")
+    expect_soon(lambda: not before & ports(cluster), "the broker hangs up", within=DEADLINE)
     # When it goes on; Then the next call just works, whichever it is
     assert end_one(broker, half, Verdict.COMMIT).confirmation is Confirmation.CONFIRMED
     before = ports(cluster)
-    eventually(lambda: not before & ports(cluster), DEADLINE, "the broker hangs up again")
+    expect_soon(lambda: not before & ports(cluster), "the broker hangs up again", within=DEADLINE)
     prepare_one(broker, message(topic))
 
 
@@ -135,12 +138,12 @@ def test_a_listener_whose_connection_is_closed_registers_again(
     asked = Asked()
     listener = opened()
     listener.listen([topic], asked)
-    eventually(listener.checks_ready, DEADLINE, "the listener is registered")
+    expect_soon(listener.checks_ready, "the listener is registered", within=DEADLINE)
     before = ports(cluster)
-    eventually(lambda: not before & ports(cluster), DEADLINE, "the broker hangs up")
+    expect_soon(lambda: not before & ports(cluster), "the broker hangs up", within=DEADLINE)
     # When a half is left open; Then the broker asks all the same
     half = prepare_one(opened(), message(topic))
-    eventually(lambda: asked.times(half) > 0, DEADLINE, "the broker asks")
+    expect_soon(lambda: asked.times(half) > 0, "the broker asks", within=DEADLINE)
     assert asked.of(half)[-1].half.topic == topic
 
 
@@ -159,7 +162,7 @@ def test_a_handler_that_hangs_holds_up_checks_and_nothing_else(
     broker.listen([topic], hang)
     for _ in range(8):
         prepare_one(broker, message(topic))
-    eventually(lambda: len(waiting) >= 4, DEADLINE, "every thread hangs")
+    expect_soon(lambda: len(waiting) >= 4, "every thread hangs", within=DEADLINE)
     # When halves are sent and ended over the same connection; Then they are, and the registration stays
     for _ in range(5):
         publish(broker, message(topic))
@@ -180,13 +183,13 @@ def test_an_overloaded_broker_is_an_outage_and_nothing_is_stored_twice(
         outcomes.extend(flood(broker, topic))
         return any(isinstance(it, Outage) for it in outcomes)
 
-    eventually(busy, DEADLINE, "it is too much")
+    expect_soon(busy, "it is too much", within=DEADLINE)
     # Then what is not stored is an outage in the broker's own words, which no row is charged for
     assert {type(it) for it in outcomes} <= {Stored, Outage}
     assert any("busy" in it.reason for it in outcomes if isinstance(it, Outage))
     # When it has time again; Then everything is stored
     cluster.broker.configure({"waitTimeMillsInSendQueue": 10_000})
-    eventually(lambda: {type(it) for it in flood(broker, topic)} == {Stored}, DEADLINE, "all are stored")
+    expect_soon(lambda: {type(it) for it in flood(broker, topic)} == {Stored}, "all are stored", within=DEADLINE)
 
 
 def test_an_idle_transport_uses_no_processor(cluster: RocketMQ, topic: str) -> None:
@@ -217,11 +220,11 @@ def test_a_full_disk_is_an_outage(
         outcomes.extend(broker.prepare([message(topic)], timeout=10))
         return outcomes[-1]
 
-    eventually(lambda: "code 14" in getattr(sent(), "reason", ""), 2 * DEADLINE, "the broker notices")
+    expect_soon(lambda: "code 14" in getattr(sent(), "reason", ""), "the broker notices", within=2 * DEADLINE)
     assert isinstance(outcomes[-1], Outage)
     # When there is room again; Then halves are stored, and none was refused meanwhile
     filler.unlink()
-    eventually(lambda: isinstance(sent(), Stored), DEADLINE, "the broker notices that there is room")
+    expect_soon(lambda: isinstance(sent(), Stored), "the broker notices that there is room", within=DEADLINE)
     assert not any(isinstance(it, Refused) for it in outcomes)
 
 

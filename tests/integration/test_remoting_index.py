@@ -18,9 +18,10 @@ from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.identity import fresh_token, unique_ids
 from outbox.verdict import Sighting
 from tests.contracts.rig import look_up
-from tests.integration.test_remoting_crash import commit_until_confirmed, eventually, store, visible
+from tests.integration.test_remoting_crash import commit_until_confirmed, store, visible
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.waiting import expect_soon
 
 #: What the test cluster's commit-log files hold, and what the recovery goes back before its checkpoint.
 FILE_BYTES = 16 * 1024 * 1024
@@ -50,10 +51,10 @@ def written(cluster: RocketMQ) -> int:
 def move_on(cluster: RocketMQ, broker: RemotingBroker, topic: str) -> None:
     """Fills the commit-log file in use, and writes until a recovery would begin behind it."""
     filler = [Outgoing(topic, b"x" * 1_000_000, unique_ids.fresh(), "filler")]
-    eventually(lambda: bool(broker.send(filler, 10)) and written(cluster) > FILE_BYTES, "the file is full")
+    expect_soon(lambda: bool(broker.send(filler, 10)) and written(cluster) > FILE_BYTES, "the file is full")
     following = int(time.time() * 1000)
     small = [Outgoing(topic, b"x", unique_ids.fresh(), "filler")]
-    eventually(
+    expect_soon(
         lambda: bool(broker.send(small, 10)) and checkpoint(cluster) - RECOVERY_MARGIN_MS > following,
         "the checkpoint has moved on",
     )
@@ -67,7 +68,7 @@ def test_a_message_that_a_crash_took_out_of_the_index_is_not_called_absent(clust
     since = datetime.now(UTC)
     committed, left_open = store(broker, topic, 2)
     commit_until_confirmed(broker, [committed])
-    eventually(lambda: look_up(broker, committed, since) is Sighting.VISIBLE, "the look-up sees it")
+    expect_soon(lambda: look_up(broker, committed, since) is Sighting.VISIBLE, "the look-up sees it")
     assert look_up(broker, left_open, since) is Sighting.ABSENT
     # When the broker dies after its log has moved on, and comes back
     move_on(cluster, broker, f"{topic}-b")
@@ -76,7 +77,7 @@ def test_a_message_that_a_crash_took_out_of_the_index_is_not_called_absent(clust
     cluster.restart_broker()
     # Then look-ups tell of halves that its recovery went back to, or that came later, and do not of the others
     younger = (recent, *store(broker, topic, 1))
-    eventually(
+    expect_soon(
         lambda: {look_up(broker, half, since) for half in younger} == {Sighting.ABSENT}, "younger halves are absent"
     )
     assert visible(cluster, topic) == [committed.half_id]

@@ -16,8 +16,9 @@ from outbox.lifecycle import Verdict
 from outbox.settings import Settings, load
 from outbox.verdict import Confirmation, Sighting
 from outbox.wiring import open_broker, open_ledger, open_source
-from tests.contracts.rig import Asked, end_one, eventually, look_up, message, now, prepare_one, publish, soon
+from tests.contracts.rig import Asked, end_one, look_up, message, now, prepare_one, publish, soon
 from tests.services.rocketmq import create_topics
+from tests.waiting import expect_soon
 
 DEADLINE: Final = 60.0
 GROUP: Final = "billing"
@@ -107,10 +108,10 @@ def test_each_tenant_is_asked_about_its_own_halves(tenants: tuple[Tenant, Tenant
     asked = [Asked(lambda check, answer: answer(Verdict.COMMIT, soon())) for _ in tenants]
     for tenant, listener in zip(tenants, asked, strict=True):
         tenant.broker.listen([topic], listener, [f"{GROUP}-before"])
-        eventually(tenant.broker.checks_ready, DEADLINE, "the listener is registered")
+        expect_soon(tenant.broker.checks_ready, "the listener is registered", within=DEADLINE)
     # When the broker asks; Then each hears of its own half, by bare names, and its answer is confirmed
     for listener, half in zip(asked, halves, strict=True):
-        eventually(lambda listener=listener: bool(listener.answers), DEADLINE, "it is asked")  # type: ignore[misc]
+        expect_soon(lambda listener=listener: bool(listener.answers), "it is asked", within=DEADLINE)  # type: ignore[misc]
         check = listener.checks[0]
         assert (check.half.topic, check.half.half_id, check.half.group) == (topic, half.half_id, half.group)
         assert [(half_id, ended.confirmation) for half_id, ended in listener.answers] == [
@@ -125,7 +126,7 @@ def test_look_ups_and_the_ledger_see_one_namespace(tenants: tuple[Tenant, Tenant
     ours, theirs = publish(here.broker, message(topic, key="order-1")), prepare_one(there.broker, message(topic))
     assert end_one(there.broker, theirs, Verdict.ROLLBACK).confirmation is Confirmation.CONFIRMED
     # When both are looked up; Then each is what it is, and ours is not in the other namespace
-    eventually(lambda: look_up(here.broker, ours, since) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
+    expect_soon(lambda: look_up(here.broker, ours, since) is Sighting.VISIBLE, "the look-up sees it", within=DEADLINE)
     assert look_up(there.broker, theirs, since) is Sighting.ABSENT
     assert look_up(there.broker, ours, since) is not Sighting.VISIBLE
     # And the same holds for an audit, by identity and of the whole topic

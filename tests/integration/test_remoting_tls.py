@@ -13,11 +13,12 @@ from outbox.brokers.remoting.tls import tls_context, tls_dial
 from outbox.identity import fresh_token
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import Asked, eventually, look_up, message, now, prepare_one, publish, soon
+from tests.contracts.rig import Asked, look_up, message, now, prepare_one, publish, soon
 from tests.integration.test_remoting_acl import DEADLINE, ROOT, SETTINGS, Service, receive
 from tests.services.certificates import make_ca, make_certificate
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.waiting import expect_soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def test_halves_are_committed_looked_up_and_received(service: Service, topic: st
     since = now()
     ours = publish(broker, message(topic, body=b"x" * 200_000))
     # Then a look-up sees the message, and a consumer receives it
-    eventually(lambda: look_up(broker, ours, since) is Sighting.VISIBLE, DEADLINE, "the look-up sees it")
+    expect_soon(lambda: look_up(broker, ours, since) is Sighting.VISIBLE, "the look-up sees it", within=DEADLINE)
     (delivery,) = receive(source, 1)
     assert (delivery.unique_id, delivery.body) == (ours.half_id, b"x" * 200_000)
     assert source.acknowledge(delivery)
@@ -91,9 +92,9 @@ def test_checks_arrive_and_are_answered(service: Service, topic: str) -> None:
     broker = service.broker()
     asked = Asked(lambda check, answer: answer(Verdict.COMMIT, soon()))
     broker.listen([topic], asked)
-    eventually(broker.checks_ready, DEADLINE, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered", within=DEADLINE)
     ours = prepare_one(broker, message(topic))
-    eventually(lambda: bool(asked.answers), DEADLINE, "the half is asked about")
+    expect_soon(lambda: bool(asked.answers), "the half is asked about", within=DEADLINE)
     half_id, ended = asked.answers[0]
     assert (half_id, ended.confirmation) == (ours.half_id, Confirmation.CONFIRMED)
 

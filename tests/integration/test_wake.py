@@ -24,20 +24,15 @@ from relay import wiring
 from relay.daemon import Daemon
 from relay.notifications import Notifications
 from relay.wake import Wake
-from tests.contracts import rig
 from tests.crash.proxy import Proxy
 from tests.integration.rows import added, column, force, half_of, state_of
 from tests.integration.scripted import ScriptedBroker
 from tests.services.ports import free_port
+from tests.waiting import expect_soon
 
 #: A rest that no test waits for: what is shipped in spite of it was told of.
 NEVER = 3600.0
 DEADLINE = 60.0
-
-
-def eventually(true: Callable[[], object]) -> None:
-    """Waits until it is."""
-    rig.eventually(lambda: bool(true()), DEADLINE, "it never became true")
 
 
 @pytest.fixture
@@ -80,7 +75,7 @@ def sleepers(database: Database) -> int:
 def notified(database: Database) -> Notifications:
     """Notifications that hear themselves."""
     notifications = Notifications(database, time.monotonic)
-    eventually(lambda: (notifications.tend(), notifications._hears)[1])
+    expect_soon(lambda: (notifications.tend(), notifications._hears)[1])
     assert notifications.heard()  # the first heartbeat ends a rest as well
     return notifications
 
@@ -88,26 +83,26 @@ def notified(database: Database) -> Notifications:
 def test_a_sleeping_relay_is_told_of_each_row(postgresql: Database) -> None:
     # Given a relay that sleeps
     with relaying(postgresql):
-        eventually(lambda: sleepers(postgresql))
+        expect_soon(lambda: sleepers(postgresql))
         for _ in range(3):
             # When a row is added / Then it is shipped, though nobody polls
             (row_id,) = added(postgresql)
-            eventually(delivered(postgresql, row_id))
+            expect_soon(delivered(postgresql, row_id))
         # And so is one that an operator brings back
         force(postgresql, row_id, state=State.DEAD)
         Operations(postgresql).requeue([row_id])
-        eventually(delivered(postgresql, row_id))
+        expect_soon(delivered(postgresql, row_id))
 
 
 def test_a_row_that_becomes_due_ends_the_rest(postgresql: Database) -> None:
     with relaying(postgresql):
-        eventually(lambda: sleepers(postgresql))
+        expect_soon(lambda: sleepers(postgresql))
         (row_id,) = added(postgresql)
-        eventually(delivered(postgresql, row_id))
+        expect_soon(delivered(postgresql, row_id))
         # When a row is added that may go in a while / Then it goes without a poll
         with postgresql.transaction() as connection:
             row_id = Outbox("tests").add(connection, topic="t", key="later", payload=1, not_before=_soon(connection))
-        eventually(delivered(postgresql, row_id))
+        expect_soon(delivered(postgresql, row_id))
 
 
 def _soon(connection: sa.Connection) -> datetime:
@@ -122,10 +117,10 @@ def test_a_lane_that_goes_on_by_somebody_else_is_told(postgresql: Database) -> N
     half = half_of()
     Decisions(postgresql).decide(Outcomes(winners=[Winner(attempt, half)]), NEVER)
     with relaying(postgresql):
-        eventually(lambda: sleepers(postgresql))
+        expect_soon(lambda: sleepers(postgresql))
         # When that process settles it / Then the next one of the lane is shipped
         assert CommitLeases(postgresql).settle([(head, half.half_id)]) == {head}
-        eventually(delivered(postgresql, follower))
+        expect_soon(delivered(postgresql, follower))
 
 
 def test_a_writer_notifies_only_while_somebody_sleeps(postgresql: Database) -> None:
@@ -138,11 +133,11 @@ def test_a_writer_notifies_only_while_somebody_sleeps(postgresql: Database) -> N
             assert not notifications.doze()
         assert not notifications.heard()
         # When it has ended / Then the relay sleeps, and a transaction of many rows tells it once
-        eventually(notifications.doze)
+        expect_soon(notifications.doze)
         told: list[str] = []
         notifications._connection.add_notify_handler(lambda one: told.append(one.payload))  # type: ignore[union-attr]
         added(postgresql, 5)
-        eventually(lambda: (notifications._ask("SELECT 1"), told)[1])
+        expect_soon(lambda: (notifications._ask("SELECT 1"), told)[1])
         assert told == [""]
         # When it has enough to do / Then nobody tells it
         notifications.rise()
@@ -171,13 +166,13 @@ def test_whoever_stays_is_told_when_a_sleeper_leaves(postgresql: Database) -> No
     # Given a relay that sleeps, and another one that may not
     leaving = ExitStack()
     leaving.enter_context(relaying(postgresql))
-    eventually(lambda: sleepers(postgresql) == 1)
+    expect_soon(lambda: sleepers(postgresql) == 1)
     with relaying(postgresql):
-        eventually(lambda: _asked(postgresql) == 2)
+        expect_soon(lambda: _asked(postgresql) == 2)
         # When the first one is told to stop / Then the other one is told of rows in its place
         leaving.close()
         (row_id,) = added(postgresql)
-        eventually(delivered(postgresql, row_id))
+        expect_soon(delivered(postgresql, row_id))
 
 
 def test_whoever_stays_is_told_of_lanes_that_the_last_passes_let_go_on(postgresql: Database) -> None:
@@ -185,16 +180,16 @@ def test_whoever_stays_is_told_of_lanes_that_the_last_passes_let_go_on(postgresq
     broker, go_on, leaving = ScriptedBroker(), threading.Event(), ExitStack()
     broker.before_prepare = lambda: go_on.wait(DEADLINE)
     daemon = leaving.enter_context(relaying(postgresql, broker))
-    eventually(lambda: sleepers(postgresql) == 1)
+    expect_soon(lambda: sleepers(postgresql) == 1)
     _, follower = added(postgresql, 2, lane="a")
-    eventually(lambda: column(postgresql, follower, "parked"))
+    expect_soon(lambda: column(postgresql, follower, "parked"))
     with relaying(postgresql):
-        eventually(lambda: _asked(postgresql) == 2)
+        expect_soon(lambda: _asked(postgresql) == 2)
         # When the first one is told to stop, and delivers the head; Then the other one ships the next
         daemon.stop()
         go_on.set()
         leaving.close()
-        eventually(delivered(postgresql, follower))
+        expect_soon(delivered(postgresql, follower))
 
 
 def _asked(database: Database) -> int:
@@ -219,15 +214,15 @@ def test_a_lost_connection_is_made_anew(postgresql: Database) -> None:
     # Given a relay that sleeps, and somebody who looks at its database over another connection
     beside = Database(postgresql.engine.url.render_as_string(hide_password=False))
     with relaying(postgresql):
-        eventually(lambda: sleepers(beside))
+        expect_soon(lambda: sleepers(beside))
         # When the server ends every connection but the asking one
         with beside.look() as connection:
             others = "pid <> pg_backend_pid() AND datname = current_database()"
             connection.execute(sa.text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
         # Then a row that is added later is told of
-        eventually(lambda: sleepers(beside))
+        expect_soon(lambda: sleepers(beside))
         (row_id,) = added(beside)
-        eventually(delivered(beside, row_id))
+        expect_soon(delivered(beside, row_id))
     beside.close()
 
 
@@ -248,7 +243,7 @@ def test_a_connection_that_fell_silent_is_made_anew(silent: tuple[Proxy, Databas
     proxy, database = silent
     now = [0.0]
     notifications = Notifications(database, lambda: now[0], every=10, patience=5)
-    eventually(lambda: (notifications.tend(), notifications._hears)[1])
+    expect_soon(lambda: (notifications.tend(), notifications._hears)[1])
     before = notifications.fileno()
     # When nothing arrives any more, and no connection ends
     proxy.swallow_answers()
@@ -263,7 +258,7 @@ def test_a_connection_that_fell_silent_is_made_anew(silent: tuple[Proxy, Databas
     assert not notifications.doze()
     assert notifications.heard()
     now[0] += 1
-    eventually(lambda: (notifications.tend(), notifications._hears)[1])
+    expect_soon(lambda: (notifications.tend(), notifications._hears)[1])
     assert notifications.doze()
     notifications.close()
 
@@ -279,7 +274,7 @@ def test_a_lock_that_nobody_answers_for_holds_up_no_claim(
     # When its relay would fall asleep; Then it is refused that soon, and connects again
     assert not notifications.doze()
     assert notifications.fileno() is None
-    eventually(lambda: (notifications.tend(), notifications._hears)[1])
+    expect_soon(lambda: (notifications.tend(), notifications._hears)[1])
     assert notifications.doze()
     notifications.close()
 
@@ -308,7 +303,7 @@ def test_it_is_off_by_a_setting(postgresql: Database) -> None:
     with relaying(postgresql, notify=False, poll_fastest=0.05, poll_slowest=0.05):
         # When a row is added / Then it is shipped, and nobody was told
         (row_id,) = added(postgresql)
-        eventually(delivered(postgresql, row_id))
+        expect_soon(delivered(postgresql, row_id))
         assert sleepers(postgresql) == 0
 
 
@@ -318,7 +313,7 @@ def test_the_process_itself_rings(database: Database) -> None:
         # When the service says that there is a row / Then it is shipped
         (row_id,) = added(database)
         daemon.wake()
-        eventually(delivered(database, row_id))
+        expect_soon(delivered(database, row_id))
 
 
 def test_a_bell_that_rang_before_the_rest_ends_it() -> None:
@@ -335,7 +330,7 @@ def test_an_idle_relay_leaves_the_database_alone(postgresql: Database) -> None:
     # Given a relay of default settings that has nothing to do
     statements = _count(postgresql)
     with relaying(postgresql, poll_fastest=0.1, poll_slowest=1.0, reconcile_every=2.0):
-        eventually(lambda: sleepers(postgresql))
+        expect_soon(lambda: sleepers(postgresql))
         before, began = len(statements), time.monotonic()
         # When some time passes
         threading.Event().wait(3)

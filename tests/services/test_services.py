@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.services.programs import program
 from tests.services.redis import Redis
 from tests.services.require import require
 from tests.services.server import Server
+from tests.waiting import expect_soon
 
 MAKERS: dict[str, Callable[[], Server]] = {
     "postgres": Postgres,
@@ -61,16 +61,6 @@ def _sql(url: str, *statements: str) -> object:
     with engine.begin() as connection:
         results = [connection.execute(text(statement)) for statement in statements]
         return results[-1].scalar() if results[-1].returns_rows else None
-
-
-def eventually(condition: Callable[[], bool], deadline: float = 30.0) -> bool:
-    """Whether the condition comes true before the deadline (seconds)."""
-    until = time.monotonic() + deadline
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_a_killed_server_comes_back_with_its_facts(server: Server) -> None:
@@ -137,8 +127,8 @@ def test_a_server_does_not_outlive_its_owner(death: signal.Signals) -> None:
         # When the owner dies without stopping it
         os.kill(owner.pid, death)
     # Then the reaper ends the server and removes its folder
-    assert eventually(lambda: not server.is_running())
-    assert eventually(lambda: not Path(folder).exists())
+    expect_soon(lambda: not server.is_running())
+    expect_soon(lambda: not Path(folder).exists())
 
 
 @pytest.mark.parametrize("maker", [Postgres, MariaDB])

@@ -192,7 +192,7 @@ def test_the_runner_fills_batches_and_acknowledges_each_message(engine: Engine) 
     thread = threading.Thread(target=runner.run, args=(stop,))
     thread.start()
     # When the runner works on them
-    source.wait_until(lambda: len(source.acknowledged) == 39 and bool(source.returned), "all but one acknowledged")
+    source.expect(lambda: len(source.acknowledged) == 39 and bool(source.returned), "all but one acknowledged")
     stop.set()
     thread.join()
     # Then it took many at once, and only the poisoned one comes again

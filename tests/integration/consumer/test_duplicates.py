@@ -16,9 +16,10 @@ from outbox.consumer import Message
 from outbox.lifecycle import Verdict
 from outbox.store.database import Database
 from tests.contracts.conftest import *  # noqa: F403 -- the rigs' fixtures
-from tests.contracts.rig import Rig, end_one, eventually, ids, message, publish
+from tests.contracts.rig import Rig, end_one, ids, message, publish
 from tests.integration.consumer.shop import keys_done, metadata, record
 from tests.integration.consumer.test_sources import Watched, consuming, send
+from tests.waiting import expect_soon
 
 #: ``RequestCode.INVOKE_BROKER_TO_RESET_OFFSET``, which ``mqadmin resetOffsetByTime`` sends.
 RESET_OFFSET = 222
@@ -46,10 +47,12 @@ def test_a_half_that_was_committed_twice_has_one_effect(rig: Rig, topic: str, gr
     half = publish(broker, message(topic, key="k", body=b"k"))
     end_one(broker, half, Verdict.COMMIT)
     (again,) = send(rig, topic, "k")
-    eventually(lambda: sorted(ids(rig, topic)) == sorted([half.half_id, half.half_id, again]), rig.deadline, "three")
+    expect_soon(
+        lambda: sorted(ids(rig, topic)) == sorted([half.half_id, half.half_id, again]), "three", within=rig.deadline
+    )
     # When they are consumed / Then all are acknowledged, and one had an effect
     with consuming(rig, topic, group, store, record) as watched:
-        eventually(lambda: len(watched.acknowledged) == 3, rig.deadline, "three acknowledged")
+        expect_soon(lambda: len(watched.acknowledged) == 3, "three acknowledged", within=rig.deadline)
     assert keys_done(store) == ["k"]
 
 
@@ -60,12 +63,12 @@ def test_a_reset_of_the_offsets_repeats_no_effect(
     keys = [f"k{number}" for number in range(10)]
     sent = sorted(send(rig, topic, *keys))
     with consuming(rig, topic, group, store, record) as watched:
-        eventually(lambda: sorted(watched.acknowledged) == sent, rig.deadline, "acknowledged")
+        expect_soon(lambda: sorted(watched.acknowledged) == sent, "acknowledged", within=rig.deadline)
     # When an operator sets the group back to the beginning
     reset_offsets(rocketmq, topic, group)
     # Then everything comes again, is acknowledged, and has no second effect
     with consuming(rig, topic, group, store, record) as watched:
-        eventually(lambda: sorted(watched.acknowledged) == sent, rig.deadline, "acknowledged again")
+        expect_soon(lambda: sorted(watched.acknowledged) == sent, "acknowledged again", within=rig.deadline)
     assert keys_done(store) == keys
 
 
@@ -94,12 +97,14 @@ def test_an_invisible_time_that_lapses_under_the_handler_repeats_no_effect(
     def step(received: Message, session: Session) -> None:
         calls.append(received.attempt)
         record(received, session)
-        eventually(lambda: "another owner has its key" in caplog.text, rig.deadline, "delivered again meanwhile")
+        expect_soon(
+            lambda: "another owner has its key" in caplog.text, "delivered again meanwhile", within=rig.deadline
+        )
 
     (sent,) = send(rig, topic, "k")
     # When it is delivered a second time while the first handler runs
     with consuming(rig, topic, group, store, step) as watched:
-        eventually(lambda: sent in watched.acknowledged, rig.deadline, "acknowledged")
+        expect_soon(lambda: sent in watched.acknowledged, "acknowledged", within=rig.deadline)
     # Then the second one left it alone, the first one's acknowledgement came too late, and a third one was a repeat
     assert calls == [1]
     assert "too late for its acknowledgement" in caplog.text

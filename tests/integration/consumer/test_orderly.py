@@ -18,12 +18,13 @@ from tests.contracts.remoting_rig import (
     remoting_rig,  # noqa: F401 -- a fixture
     remoting_topics,  # noqa: F401 -- a fixture
 )
-from tests.contracts.rig import Rig, eventually, message
+from tests.contracts.rig import Rig, message
 from tests.integration.consumer.shop import effects_in_order, record
 from tests.integration.consumer.test_processes import child
 from tests.integration.consumer.test_sources import SETTINGS, consuming, store  # noqa: F401 -- a fixture
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.waiting import expect_soon
 
 LANES = ("ann", "bob", "cid", "dan", "eve", "fay")
 EACH = 10
@@ -40,7 +41,7 @@ def send(rig: Rig, topic: str) -> None:
 
 
 def await_effects(store: Engine, wanted: int) -> None:  # noqa: F811
-    eventually(lambda: len(effects_in_order(store)) >= wanted, DEADLINE, f"{wanted} effects")
+    expect_soon(lambda: len(effects_in_order(store)) >= wanted, f"{wanted} effects", within=DEADLINE)
 
 
 def assert_in_order(store: Engine) -> None:  # noqa: F811

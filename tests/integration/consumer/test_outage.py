@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from outbox import migrate
 from outbox.consumer import Message, Processed, Retry, Runner, RunnerSettings
 from outbox.store.database import Database
-from tests.contracts.rig import eventually
 from tests.integration.conftest import Copies
 from tests.integration.consumer.shop import keys_done, metadata, record, shop
 from tests.services.mariadb import MariaDB
@@ -18,6 +17,7 @@ from tests.services.postgres import Postgres
 from tests.services.require import require
 from tests.services.server import Server
 from tests.unit.consumer.fakes import DEADLINE, FakeSource, delivery
+from tests.waiting import expect_soon
 
 COUNT = 60
 SETTINGS = RunnerSettings(receive_wait=0.05, outage_rest=0.05, outage_rest_most=0.2)
@@ -36,11 +36,11 @@ def test_a_killed_server_costs_no_retries_and_no_effects(kind: type[Server], cap
         thread = threading.Thread(target=Runner(source, inbox, SETTINGS).run, args=(stop,))
         thread.start()
         # When the server is killed in the middle, and started again once the consumer has noticed
-        source.wait_until(lambda: len(source.acknowledged) >= 10, "at work")
+        source.expect(lambda: len(source.acknowledged) >= 10, "at work")
         server.kill()
-        eventually(lambda: "the store is away" in caplog.text, DEADLINE, "noticed")
+        expect_soon(lambda: "the store is away" in caplog.text, "noticed", within=DEADLINE)
         server.restart()
-        source.wait_until(lambda: len(source.acknowledged) == 2 * COUNT, "everything acknowledged")
+        source.expect(lambda: len(source.acknowledged) == 2 * COUNT, "everything acknowledged")
         stop.set()
         thread.join(DEADLINE)
         inbox.close()

@@ -14,12 +14,13 @@ from outbox.identity import fresh_token
 from outbox.settings import load
 from outbox.store.database import Database
 from outbox.wiring import open_broker, open_source
-from tests.contracts.rig import eventually, message
+from tests.contracts.rig import message
 from tests.integration.consumer.child import HELD
 from tests.integration.consumer.shop import keys_done, metadata, record
 from tests.integration.consumer.test_processes import child, line
 from tests.integration.consumer.test_sources import Watched
 from tests.services.rocketmq import create_topics
+from tests.waiting import expect_soon
 
 DEADLINE = 120.0
 SETTINGS = RunnerSettings(invisible=HELD, receive_wait=0.2)
@@ -52,7 +53,7 @@ def send(broker_url: str, *messages: Outgoing) -> set[str]:
         left[:] = [each for each, outcome in zip(left, outcomes, strict=True) if isinstance(outcome, Outage)]
         return not left
 
-    eventually(all_sent, DEADLINE, "everything sent")
+    expect_soon(all_sent, "everything sent", within=DEADLINE)
     broker.close()
     return {each.unique_id for each in messages}
 
@@ -83,7 +84,7 @@ def test_each_message_takes_effect_once_behind_a_proxy(
     def step(received: Message, session: Session) -> None:
         attempts[received.key].append(received.attempt)
         if received.key == SLOW:
-            eventually(lambda: opened[0].renewals[slow[0]] >= 4, DEADLINE, "four renewals")
+            expect_soon(lambda: opened[0].renewals[slow[0]] >= 4, "four renewals", within=DEADLINE)
         record(received, session)
 
     def opening(names: object, name: str) -> Watched:
@@ -96,7 +97,9 @@ def test_each_message_takes_effect_once_behind_a_proxy(
     consuming = threading.Thread(target=run, args=(inbox, opening, stop), kwargs={"settings": SETTINGS, "group": group})
     consuming.start()
     try:
-        eventually(lambda: bool(opened) and set(opened[0].acknowledged) == sent, DEADLINE, "everything acknowledged")
+        expect_soon(
+            lambda: bool(opened) and set(opened[0].acknowledged) == sent, "everything acknowledged", within=DEADLINE
+        )
     finally:
         stop.set()
         consuming.join(DEADLINE)

@@ -17,12 +17,12 @@ from outbox.consumer.redis_claims import RedisClaims, redis_key
 from outbox.consumer.redis_inbox import RedisInbox
 from outbox.errors import SettingsError
 from outbox.identity import fresh_token
-from tests.contracts.rig import eventually
 from tests.crash.proxy import Proxy
 from tests.services.ports import free_port
 from tests.services.redis import Redis as Server
 from tests.services.require import require
 from tests.unit.consumer.fakes import delivery
+from tests.waiting import expect_soon
 
 RECEIVED = delivery(keys=("k",), body=b"same")
 Handler = Callable[[Message, Lease], object]
@@ -214,7 +214,7 @@ def test_a_claim_whose_answer_was_lost_is_nobody_s_until_its_lease_is_over(netwo
     network.cut()
     seen = [inbox.process(RECEIVED)]
     assert isinstance(seen[0], InProgress)
-    eventually(lambda: inbox.process(RECEIVED) == Processed(), 30, "processed once the lease is over")
+    expect_soon(lambda: inbox.process(RECEIVED) == Processed(), "processed once the lease is over", within=30)
     assert work.effects == 1
 
 
@@ -225,7 +225,7 @@ def test_a_completion_whose_answer_was_lost_is_remembered(network: Proxy, name: 
     assert isinstance(inbox.process(RECEIVED), Retry)
     network.cut()
     # When the message comes again / Then it is known
-    eventually(lambda: inbox.process(RECEIVED) == Duplicate(), 30, "known")
+    expect_soon(lambda: inbox.process(RECEIVED) == Duplicate(), "known", within=30)
     assert work.effects == 1
 
 

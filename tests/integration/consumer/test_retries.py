@@ -11,9 +11,10 @@ from sqlalchemy.orm import Session
 from outbox.clock import monotonic
 from outbox.consumer import Message
 from tests.contracts.remoting_rig import remoting_rig, remoting_topics  # noqa: F401 -- fixtures
-from tests.contracts.rig import Rig, eventually, message
+from tests.contracts.rig import Rig, message
 from tests.integration.consumer.shop import effects_in_order, reasons, record
 from tests.integration.consumer.test_sources import SETTINGS, consuming, group, store, topic  # noqa: F401 -- fixtures
+from tests.waiting import expect_soon
 
 DELAYS = (0.5, 1.5)
 RETRYING = replace(SETTINGS, retry_delays=DELAYS)
@@ -55,19 +56,19 @@ def test_retries_grow_until_a_dead_letter_whose_replays_are_absorbed(
     with consuming(rig, topic, group, store, step, orderly=orderly, settings=RETRYING) as watched:
         # When its retries are used up
         letters = f"%DLQ%{group}"
-        eventually(lambda: bool(rig.visible(letters)), rig.deadline, "a dead letter")
+        expect_soon(lambda: bool(rig.visible(letters)), "a dead letter", within=rig.deadline)
         # Then each try came after its delay, in an orderly group before the other message
         attempts, times = zip(*tries, strict=True)
         assert attempts == (1, 2, 3)
         gaps = [later - sooner for sooner, later in pairwise(times)]
         assert all(gap >= delay for gap, delay in zip(gaps, DELAYS, strict=True))
-        eventually(lambda: effects_in_order(store) == ["good"], rig.deadline, "the other one took effect")
+        expect_soon(lambda: effects_in_order(store) == ["good"], "the other one took effect", within=rig.deadline)
         # When the cause is mended, and the letter is replayed, twice
         mended.set()
         (letter,) = rig.visible(letters)
         assert (letter.key, letter.body) == ("bad", b"bad")
         send(rig, topic, letter.key, letter.key)
-        eventually(lambda: len(watched.acknowledged) == 3, rig.deadline, "the other one and both replays")
+        expect_soon(lambda: len(watched.acknowledged) == 3, "the other one and both replays", within=rig.deadline)
     # Then it took effect once, and the second replay did not reach the handler
     assert effects_in_order(store) == ["good", "bad"]
     assert len(tries) == 4
@@ -93,7 +94,7 @@ def test_a_lane_goes_on_past_a_message_that_is_parked(
     parking = replace(SETTINGS, retry_delays=(0.1, 0.1), after_retries="park")
     # When it has
     with consuming(rig, topic, group, store, step, orderly=True, settings=parking) as watched:
-        eventually(lambda: len(watched.acknowledged) == 3, rig.deadline, "all are acknowledged")
+        expect_soon(lambda: len(watched.acknowledged) == 3, "all are acknowledged", within=rig.deadline)
     # Then it held its lane while it was tried, and lies in the table
     assert order == ["before", "bad", "bad", "bad", "after"]
     assert effects_in_order(store) == ["before", "after"]

@@ -16,8 +16,9 @@ from outbox.consumer import Message, Permanent, RunnerSettings, run
 from outbox.store.database import Database
 from tests.contracts.conftest import *  # noqa: F403 -- the rigs' fixtures
 from tests.contracts.conftest import TRANSPORTS
-from tests.contracts.rig import Rig, eventually, message
+from tests.contracts.rig import Rig, message
 from tests.integration.consumer.shop import Step, keys_done, metadata, reasons, record, shop
+from tests.waiting import expect_soon
 
 INVISIBLE = 3.0
 SETTINGS = RunnerSettings(invisible=INVISIBLE, retry_delays=(1.0, 1.0), receive_wait=0.2)
@@ -144,7 +145,7 @@ def test_what_was_sent_took_effect_once_or_is_parked(rig: Rig, topic: str, group
     sent = send(rig, topic, *keys, *keys[:10], "never")
     # When they are consumed
     with consuming(rig, topic, group, store, step) as watched:
-        eventually(lambda: set(watched.acknowledged) == set(sent), rig.deadline, "everything acknowledged")
+        expect_soon(lambda: set(watched.acknowledged) == set(sent), "everything acknowledged", within=rig.deadline)
     # Then each key took effect once, the hopeless one is parked, and the broker has nothing more for the group
     assert keys_done(store) == sorted(keys)
     assert reasons(store) == ["Permanent: no such order"]
@@ -164,9 +165,11 @@ def test_a_long_handler_keeps_its_message(rig: Rig, topic: str, group: str, stor
     (sent,) = send(rig, topic, "k")
     with consuming(rig, topic, group, store, step) as watched:
         # When it has been renewed past that time
-        eventually(lambda: watched.renewals[sent] >= 4, rig.deadline, "four renewals")
+        expect_soon(lambda: watched.renewals[sent] >= 4, "four renewals", within=rig.deadline)
         done.set()
-        eventually(lambda: watched.acknowledged == [sent], rig.deadline, "acknowledged under the latest receipt")
+        expect_soon(
+            lambda: watched.acknowledged == [sent], "acknowledged under the latest receipt", within=rig.deadline
+        )
     # Then nobody else had it
     assert calls == [1]
     assert keys_done(store) == ["k"]
@@ -184,11 +187,11 @@ def test_the_last_retry_ends_among_the_dead_letters(rig: Rig, topic: str, group:
     (sent,) = send(rig, topic, "k")
     # When its retries are used up
     with consuming(rig, topic, group, store, step) as watched:
-        eventually(lambda: bool(watched.buried), rig.deadline, "buried")
+        expect_soon(lambda: bool(watched.buried), "buried", within=rig.deadline)
     # Then it was tried as often as the schedule says, lies in the dead-letter topic, and comes no more
     assert attempts == [1, 2, 3]
     assert watched.buried == [sent]
-    eventually(lambda: len(rig.visible(f"%DLQ%{group}")) == 1, rig.deadline, "one dead letter")
+    expect_soon(lambda: len(rig.visible(f"%DLQ%{group}")) == 1, "one dead letter", within=rig.deadline)
     assert nothing_comes_again(rig, topic, group)
 
 
@@ -197,16 +200,16 @@ def test_members_that_come_and_go_share_the_work(rig: Rig, topic: str, group: st
     keys = [f"k{number:02}" for number in range(40)]
     sent = send(rig, topic, *keys)
     with consuming(rig, topic, group, store, record) as first:
-        eventually(lambda: bool(first.acknowledged), rig.deadline, "the first member works")
+        expect_soon(lambda: bool(first.acknowledged), "the first member works", within=rig.deadline)
     # When two others take over
     with (
         consuming(rig, topic, group, store, record) as second,
         consuming(rig, topic, group, store, record) as third,
     ):
-        eventually(
+        expect_soon(
             lambda: set(first.acknowledged + second.acknowledged + third.acknowledged) == set(sent),
-            rig.deadline,
             "everything acknowledged",
+            within=rig.deadline,
         )
     # Then each key took effect once
     assert keys_done(store) == keys

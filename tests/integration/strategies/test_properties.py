@@ -137,7 +137,7 @@ def drained(strategy: str, plan: Plan, on: Surroundings) -> tuple[Counter[str], 
     keys = {each.unique_id: each.keys[0] for each in deliveries}
     source.put(*deliveries)
     with running(source, rig.consumer(acting(plan.failures))):
-        source.wait_until(lambda: not source.owed, f"everything consumed by {strategy}")
+        source.expect(lambda: not source.owed, f"everything consumed by {strategy}")
     buried = {keys[unique_id] for unique_id, _ in source.buried}
     return Counter(keys_done(on.engine)), parked(on.engine) | buried, source.too_early
 

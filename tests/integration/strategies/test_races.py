@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from outbox.consumer import InProgress, Outcome, Processed
 from outbox.identity import fresh_token
 from outbox.store.database import Database
-from tests.contracts.rig import eventually
 from tests.crash.clock import datefudge, shifted
 from tests.integration.consumer.shop import keys_done, metadata
 from tests.integration.strategies.crash_child import LEASE, Member, Plan
@@ -22,6 +21,7 @@ from tests.integration.strategies.crash_points import Point
 from tests.integration.strategies.rig import RIGS, StrategyRig, Surroundings
 from tests.unit.consumer.fakes import delivery
 from tests.untraced import untraced
+from tests.waiting import expect_soon
 
 ROOT: Final = Path(__file__).parents[3]
 KEYS: Final = [f"k{number}" for number in range(5)]
@@ -124,7 +124,7 @@ def test_a_clock_that_is_an_hour_wrong_changes_no_lease(
         # And when the owner is dead, they have the key once the lease is over, not an hour later
         holder.kill()
         for name, rig in rigs.items():
-            eventually(lambda rig=rig, name=name: taken(rig, name) == Processed(), 60, f"{name}: succeeded")  # type: ignore[misc]
+            expect_soon(lambda rig=rig, name=name: taken(rig, name) == Processed(), f"{name}: succeeded", within=60)  # type: ignore[misc]
 
 
 def opened(stack: ExitStack, plan: Plan, url: str, member: Member) -> StrategyRig:

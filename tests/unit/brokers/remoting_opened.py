@@ -1,7 +1,6 @@
 """Servers and transports of one test, and the few words that the remoting tests are written in."""
 
 import ssl
-import time
 from collections.abc import Callable
 
 from outbox.brokers.base import (
@@ -31,14 +30,6 @@ def message(**fields: object) -> Outgoing:
 def half(server: FakeServer) -> Half:
     """A half that the server's broker holds."""
     return Half(TOPIC, unique_ids.fresh(), "broker-a", "5 1001", GROUP)
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Waits for the condition."""
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"not within {DEADLINE} s: {what}"
-        time.sleep(0.01)
 
 
 class Open:

@@ -8,8 +8,9 @@ import pytest
 from outbox.brokers.base import Answer, Check
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import eventually, look_up
+from tests.contracts.rig import look_up
 from tests.unit.brokers.embedded_bench import GROUP, TOPIC, Bench, bench_in, end, prepare
+from tests.waiting import expect_soon
 
 INTERVAL = 30.0
 DEADLINE = 20.0
@@ -98,14 +99,16 @@ def test_fifteen_checks_with_a_listener_then_discarded(bench: Bench) -> None:
         answer(Verdict.UNKNOWN, 0)
 
     broker.listen([TOPIC], cannot_tell)
-    eventually(broker.checks_ready, DEADLINE, "registered")
+    expect_soon(broker.checks_ready, "registered", within=DEADLINE)
     # When fifteen rounds have come and gone
     for times in range(1, 16):
         bench.clock.advance(INTERVAL)
-        eventually(lambda times=times: len(asked) == times, DEADLINE, f"check {times}")  # type: ignore[misc]
+        expect_soon(lambda times=times: len(asked) == times, f"check {times}", within=DEADLINE)  # type: ignore[misc]
     bench.clock.advance(INTERVAL)
     # Then it was asked fifteen times, and no more
-    eventually(lambda: [seen.unique_id for seen in inspector.discarded()] == [half.half_id], DEADLINE, "discarded")
+    expect_soon(
+        lambda: [seen.unique_id for seen in inspector.discarded()] == [half.half_id], "discarded", within=DEADLINE
+    )
     assert asked == list(range(1, 16))
 
 

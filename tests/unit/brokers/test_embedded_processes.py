@@ -13,10 +13,10 @@ from outbox.brokers.base import Answer, Check
 from outbox.brokers.embedded import EmbeddedBroker, EmbeddedInspector, VisibleMessage
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
-from tests.contracts.rig import eventually
 from tests.unit.brokers.embedded_bench import prepare
 from tests.unit.brokers.embedded_worker import BATCH, FAST, GROUP, TOPIC, message, publish_batch
 from tests.untraced import untraced
+from tests.waiting import expect_soon
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE = 60.0
@@ -138,8 +138,8 @@ def test_a_process_killed_while_it_holds_a_check(path: Path, workers: Workers) -
     broker.listen([TOPIC], commit_once)
     # Then the registration of the dead one expires, the half is asked about again, and ends
     with EmbeddedInspector(path, FAST) as inspector:
-        eventually(lambda: bool(inspector.visible(TOPIC)), DEADLINE, "the message is visible")
-        eventually(lambda: not inspector.open_halves(), DEADLINE, "the half has ended")
+        expect_soon(lambda: bool(inspector.visible(TOPIC)), "the message is visible", within=DEADLINE)
+        expect_soon(lambda: not inspector.open_halves(), "the half has ended", within=DEADLINE)
     assert [each.unique_id for each in visible(path)] == [half.half_id]
     broker.close()
 

@@ -14,8 +14,9 @@ from outbox.brokers.embedded import EmbeddedBroker, EmbeddedInspector, Unavailab
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import eventually, look_up, now
+from tests.contracts.rig import look_up, now
 from tests.unit.brokers.embedded_bench import GROUP, TOPIC, Bench, bench_in, end, message, prepare
+from tests.waiting import expect_soon
 
 
 @pytest.fixture
@@ -68,11 +69,11 @@ def test_a_listener_outlives_an_outage(tmp_path: Path, caplog: pytest.LogCapture
     # Given a listener on a file that is away
     broker = EmbeddedBroker(tmp_path / "later" / "broker.db", GROUP)
     broker.listen([TOPIC], lambda check, answer: None)
-    eventually(lambda: "checks are not answered" in caplog.text, 20, "the outage is logged")
+    expect_soon(lambda: "checks are not answered" in caplog.text, "the outage is logged", within=20)
     assert not broker.checks_ready()
     # When the file appears; Then it registers by itself
     (tmp_path / "later").mkdir()
-    eventually(broker.checks_ready, 20, "registered")
+    expect_soon(broker.checks_ready, "registered", within=20)
     assert "checks are answered again" in caplog.text
     broker.close()
 

@@ -14,8 +14,9 @@ from outbox.brokers.grpc.workers import THREADS
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
-from tests.contracts.rig import Asked, eventually, soon
+from tests.contracts.rig import Asked, soon
 from tests.unit.brokers.grpc_proxy import ScriptedProxy, status
+from tests.waiting import expect_soon
 
 HALF = "A" * 32
 DEADLINE = 30.0
@@ -38,7 +39,7 @@ def broker(proxy: ScriptedProxy) -> Iterator[GrpcBroker]:
 
 
 def ready(broker: GrpcBroker) -> None:
-    eventually(broker.checks_ready, DEADLINE, "the proxy has acknowledged the topics")
+    expect_soon(broker.checks_ready, "the proxy has acknowledged the topics", within=DEADLINE)
 
 
 def test_topics_are_told_and_told_again_when_they_change(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
@@ -55,7 +56,7 @@ def test_a_check_in_a_namespace_names_the_topic_as_it_was_sent(proxy: ScriptedPr
     broker.listen(["tenant%payments"], asked)
     ready(broker)
     proxy.ask("tenant%payments", HALF)
-    eventually(lambda: len(asked.answers) == 1, DEADLINE, "the check is answered")
+    expect_soon(lambda: len(asked.answers) == 1, "the check is answered", within=DEADLINE)
     assert asked.checks[0].half.topic == "tenant%payments"
     assert proxy.ended[0].topic.name == "tenant%payments"
 
@@ -67,7 +68,7 @@ def test_a_check_tells_what_the_proxy_tells(proxy: ScriptedProxy, broker: GrpcBr
     ready(broker)
     # When the proxy asks
     proxy.ask("payments", HALF, TRANSACTION_CHECK_TIMES="3", note="é")
-    eventually(lambda: len(asked.answers) == 1, DEADLINE, "the check is answered")
+    expect_soon(lambda: len(asked.answers) == 1, "the check is answered", within=DEADLINE)
     # Then the check is whole, and its answer names what it answers; the proxy's OK confirms nothing
     (check,) = asked.checks
     assert (check.half.topic, check.half.half_id, check.times) == ("payments", HALF, 3)
@@ -108,11 +109,11 @@ def test_a_broken_stream_is_opened_again(proxy: ScriptedProxy, broker: GrpcBroke
     told = len(proxy.told)
     getattr(proxy, how)()
     # When it has been told again
-    eventually(lambda: len(proxy.told) > told, DEADLINE, "the topics are told again")
+    expect_soon(lambda: len(proxy.told) > told, "the topics are told again", within=DEADLINE)
     ready(broker)
     # Then it is asked again
     proxy.ask("payments", HALF)
-    eventually(lambda: len(asked.checks) == 1, DEADLINE, "the check is heard")
+    expect_soon(lambda: len(asked.checks) == 1, "the check is heard", within=DEADLINE)
     assert asked.checks[0].half.half_id == HALF
 
 
@@ -129,7 +130,7 @@ def test_a_proxy_that_does_not_know_us_is_told_again(
     proxy.on_heartbeat = heartbeat
     # When it listens; Then the topics are told a second time
     broker.listen(["payments"], Asked())
-    eventually(lambda: len(proxy.told) == 2, DEADLINE, "the topics are told again")
+    expect_soon(lambda: len(proxy.told) == 2, "the topics are told again", within=DEADLINE)
     ready(broker)
     assert proxy.told == [("payments",)] * 2
 
@@ -168,7 +169,7 @@ def test_settings_without_an_answer_make_a_new_stream(
     broker.listen(["payments"], asked)
     ready(broker)
     proxy.ask("payments", HALF)
-    eventually(lambda: len(asked.checks) == 1, DEADLINE, "the check is heard")
+    expect_soon(lambda: len(asked.checks) == 1, "the check is heard", within=DEADLINE)
     assert proxy.told == [("payments",)] * 2
 
 
@@ -178,7 +179,7 @@ def test_one_thing_is_told_at_a_time(proxy: ScriptedProxy, broker: GrpcBroker, m
     answers = iter([False])
     proxy.on_settings = lambda: next(answers, True)
     broker.listen(["payments"], Asked())
-    eventually(lambda: proxy.told == [("payments",)], DEADLINE, "the first settings have come")
+    expect_soon(lambda: proxy.told == [("payments",)], "the first settings have come", within=DEADLINE)
     # When there is something new to tell; Then it is not told on that stream any more
     broker.listen(["payments", "refunds"], Asked())
     ready(broker)
@@ -204,7 +205,7 @@ def test_topics_that_do_not_exist_yet_are_left_out_until_they_do(
     assert proxy.told[-1] == ("payments",)
     # When it is created; Then the proxy is told
     known.add("refunds")
-    eventually(lambda: proxy.told[-1] == ("payments", "refunds"), DEADLINE, "the new topic is told")
+    expect_soon(lambda: proxy.told[-1] == ("payments", "refunds"), "the new topic is told", within=DEADLINE)
 
 
 def test_who_leaves_says_so(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
@@ -220,7 +221,7 @@ def test_an_answer_after_the_window_is_not_sent(proxy: ScriptedProxy, broker: Gr
     broker.listen(["payments"], asked)
     ready(broker)
     proxy.ask("payments", HALF)
-    eventually(lambda: len(asked.answers) == 1, DEADLINE, "the handler has returned")
+    expect_soon(lambda: len(asked.answers) == 1, "the handler has returned", within=DEADLINE)
     assert proxy.ended == []
     assert asked.answers[0][1].confirmation is Confirmation.UNANSWERED
 
@@ -238,6 +239,6 @@ def test_a_check_is_answered_once(proxy: ScriptedProxy, broker: GrpcBroker) -> N
     broker.listen(["payments"], asked)
     ready(broker)
     proxy.ask("payments", HALF)
-    eventually(lambda: len(asked.answers) == 1, DEADLINE, "the handler has returned")
+    expect_soon(lambda: len(asked.answers) == 1, "the handler has returned", within=DEADLINE)
     assert len(proxy.ended) == 1
     assert "answered before" in seconds[0].reason

@@ -16,9 +16,10 @@ from outbox.brokers.grpc.broker import GrpcBroker
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
-from tests.contracts.rig import eventually, message, prepare_one
+from tests.contracts.rig import message, prepare_one
 from tests.services.ports import free_port
 from tests.unit.brokers.grpc_proxy import ScriptedProxy, refused, status, stored
+from tests.waiting import expect_soon
 
 TOPIC = "payments"
 
@@ -141,7 +142,9 @@ def test_a_proxy_that_comes_back_is_found(proxy: ScriptedProxy, broker: GrpcBrok
     assert proxy.address in seen.reason
     # When it is back; Then it is used again
     proxy.restart()
-    eventually(lambda: isinstance(broker.prepare([message(TOPIC)], 5)[0], Stored), 60, "the proxy is used again")
+    expect_soon(
+        lambda: isinstance(broker.prepare([message(TOPIC)], 5)[0], Stored), "the proxy is used again", within=60
+    )
 
 
 def test_whatever_is_no_proxy_is_named(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
@@ -225,7 +228,7 @@ def test_a_connection_with_an_unanswered_commit_is_closed(proxy: ScriptedProxy, 
         (outcome,) = broker.prepare([message(TOPIC)], 10)
         return isinstance(outcome, Stored) and proxy.peers[-1] != proxy.peers[0]
 
-    eventually(another_is_used, 30, "another connection is used")
+    expect_soon(another_is_used, "another connection is used", within=30)
 
 
 def test_unknown_is_no_ending(broker: GrpcBroker) -> None:

@@ -16,8 +16,8 @@ from outbox.brokers.grpc.access import Access
 from outbox.brokers.grpc.source import GrpcSource
 from outbox.brokers.source import Delivery
 from outbox.clock import monotonic
-from tests.contracts.rig import eventually
 from tests.unit.brokers.grpc_proxy import ScriptedProxy, status
+from tests.waiting import expect_soon
 
 DEADLINE = 30.0
 BODY = bytes(range(256)) * 40
@@ -69,7 +69,7 @@ def receive(source: GrpcSource, wanted: int = 1) -> list[Delivery]:
         received.extend(source.receive(32, 0.1))
         return len(received) >= wanted
 
-    eventually(enough, DEADLINE, "everything is delivered")
+    expect_soon(enough, "everything is delivered", within=DEADLINE)
     return received
 
 
@@ -150,7 +150,7 @@ def test_the_proxy_is_told_who_receives_what(proxy: ScriptedProxy) -> None:
     wanted = {"payments": "paid || refunded", "orders": "*"}
     source = GrpcSource(Access(proxy.address), "stock", wanted, invisible=9.0)
     # When it has polled both, and is closed
-    eventually(lambda: bool(source.receive(50, 0.1) or len(proxy.received) == 2), DEADLINE, "both are polled")
+    expect_soon(lambda: bool(source.receive(50, 0.1) or len(proxy.received) == 2), "both are polled", within=DEADLINE)
     source.close()
     # Then settings, polls, heartbeats and the farewell name the group
     subscription = proxy.settings[-1].subscription
@@ -177,7 +177,7 @@ def test_what_a_poll_brings_beyond_the_limit_waits(proxy: ScriptedProxy, source:
         seen.extend(delivery.body for delivery in deliveries)
         return len(seen) == 3
 
-    eventually(three, DEADLINE, "all three")
+    expect_soon(three, "all three", within=DEADLINE)
     assert seen == [b"a", b"b", b"c"]
     assert len(proxy.received) == 1
 
@@ -188,7 +188,7 @@ def test_what_expired_while_it_waited_is_not_delivered(proxy: ScriptedProxy) -> 
 
     def late(_: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         asked = monotonic()
-        eventually(lambda: monotonic() > asked + 0.3, DEADLINE, "the time is over")
+        expect_soon(lambda: monotonic() > asked + 0.3, "the time is over", within=DEADLINE)
         yield delivered()
 
     proxy.on_receive = late
@@ -198,7 +198,7 @@ def test_what_expired_while_it_waited_is_not_delivered(proxy: ScriptedProxy) -> 
         assert source.receive(1, 0.1) == []
         return len(proxy.received) > 2
 
-    eventually(polled, DEADLINE, "three polls")
+    expect_soon(polled, "three polls", within=DEADLINE)
     source.close()
 
 
@@ -306,7 +306,7 @@ def test_nothing_is_asked_about_a_delivery_that_has_expired(proxy: ScriptedProxy
     # Given a delivery whose invisible time is over by our clock
     source = GrpcSource(Access(proxy.address), "stock", ["payments"], invisible=1.0)
     delivery = one(proxy, source)
-    eventually(lambda: monotonic() > delivery.invisible_until, DEADLINE, "its time is over")
+    expect_soon(lambda: monotonic() > delivery.invisible_until, "its time is over", within=DEADLINE)
     # When something is said about it; Then it is not said to the proxy
     assert source.acknowledge(delivery) is False
     assert source.renew(delivery, LONG) is None
@@ -321,15 +321,15 @@ def test_closing_ends_polls_at_once(proxy: ScriptedProxy, source: GrpcSource) ->
 
     def waiting(_: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         context.add_callback(lambda: ended.append(True))
-        eventually(lambda: not context.is_active(), DEADLINE, "the client ends it")
+        expect_soon(lambda: not context.is_active(), "the client ends it", within=DEADLINE)
         yield from ()
 
     proxy.on_receive = waiting
-    eventually(lambda: bool(source.receive(1, 0.1) or proxy.received), DEADLINE, "it polls")
+    expect_soon(lambda: bool(source.receive(1, 0.1) or proxy.received), "it polls", within=DEADLINE)
     # When the source is closed, twice; Then the poll is over, and the source says that it is closed
     source.close()
     source.close()
-    eventually(lambda: ended == [True], DEADLINE, "the poll is over")
+    expect_soon(lambda: ended == [True], "the poll is over", within=DEADLINE)
     with pytest.raises(BrokerClosed, match="stock"):
         source.receive(1, 0)
 
@@ -360,6 +360,6 @@ def test_a_group_of_another_kind_receives_nothing(
         assert source.receive(32, 0.1) == []
         return remedy in caplog.text
 
-    eventually(told, DEADLINE, "the remedy is told")
+    expect_soon(told, "the remedy is told", within=DEADLINE)
     assert proxy.received == []
     source.close()

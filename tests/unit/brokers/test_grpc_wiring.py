@@ -12,10 +12,11 @@ from outbox.brokers.base import BrokerClosed, Outage, Prepared, Stored
 from outbox.errors import SettingsError
 from outbox.settings import Settings, load
 from outbox.wiring import open_broker, open_examiner, open_ledger, open_source
-from tests.contracts.rig import eventually, message
+from tests.contracts.rig import message
 from tests.services.certificates import Certificate, make_ca, make_certificate
 from tests.services.require import require
 from tests.unit.brokers.grpc_proxy import ScriptedProxy
+from tests.waiting import expect_soon
 
 URL = "rocketmq+grpc://127.0.0.1:8081"
 
@@ -108,7 +109,7 @@ def test_a_source_speaks_tls_as_well(tmp_path: Path, ca: Certificate, proxy: Scr
     files = {"tls_ca_file": ca.file, "tls_certificate": ours.file, "tls_key": ours.key}
     loaded = settings(broker_url=f"rocketmq+grpc://{proxy.address}", tls=True, **files)
     source = open_source(loaded, ["payments"], "stock")
-    eventually(lambda: bool(source.receive(1, 0.1) or proxy.received), 30.0, "it polls")
+    expect_soon(lambda: bool(source.receive(1, 0.1) or proxy.received), "it polls", within=30.0)
     source.close()
     assert proxy.received[0].group.name == "stock"
 

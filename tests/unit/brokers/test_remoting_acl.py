@@ -18,8 +18,9 @@ from outbox.identity import unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
 from tests.contracts.rig import look_up
-from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, eventually, half, message, on_send
+from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, half, message, on_send
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored
+from tests.waiting import expect_soon
 
 USER, SECRET = "orders", "a secret that nobody sees"
 SIGN = signature(USER, SECRET)
@@ -84,7 +85,7 @@ def test_every_request_of_a_producer_is_signed(opened: Open) -> None:
     broker.resolve([Ending(ours, Verdict.COMMIT), Ending(ours, Verdict.ROLLBACK)], monotonic() + 10)
     look_up(broker, ours, datetime.now(UTC))
     broker.listen([TOPIC], lambda check, answer: None)
-    eventually(broker.checks_ready, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered")
     # Then nothing went out without a signature that fits
     assert {Request.SEND_MESSAGE_V2, Request.END_TRANSACTION, Request.RUNTIME_INFO, Request.HEARTBEAT} <= {
         request.code for request in server.requests

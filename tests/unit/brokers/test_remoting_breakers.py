@@ -14,8 +14,9 @@ from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.commands import Code, Request
 from outbox.brokers.remoting.frames import Frame
 from tests.services.ports import free_port
-from tests.unit.brokers.remoting_opened import Open, eventually, message
+from tests.unit.brokers.remoting_opened import Open, message
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy
+from tests.waiting import expect_soon
 
 ADDRESS = "127.0.0.1:10911"
 
@@ -136,7 +137,7 @@ def test_a_host_that_says_nothing_is_asked_beside_the_sending(opened: Open) -> N
             outcomes.extend(broker.prepare([message() for _ in range(8)], timeout=5))
             return asked.is_set()
 
-        eventually(sent_and_asked, "the silent broker is pinged")
+        expect_soon(sent_and_asked, "the silent broker is pinged")
         outcomes += broker.prepare([message() for _ in range(8)], timeout=5)
         # Then all of them were stored by the other one, and none was spent on finding out
         assert {type(it) for it in outcomes} == {Stored}
@@ -168,4 +169,4 @@ def test_where_no_broker_is_left_a_lane_tries_its_own(opened: Open) -> None:
     assert isinstance(away, Outage)
     # When it is back; Then the next message of the lane finds out
     server.leads_to = {"a": there}
-    eventually(lambda: isinstance(broker.prepare([message(lane="order-1")], timeout=5)[0], Stored), "the lane goes on")
+    expect_soon(lambda: isinstance(broker.prepare([message(lane="order-1")], timeout=5)[0], Stored), "the lane goes on")

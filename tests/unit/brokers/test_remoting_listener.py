@@ -17,8 +17,9 @@ from outbox.brokers.remoting.checks import WAITING
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
-from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, eventually, half, message
+from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, half, message
 from tests.unit.brokers.remoting_server import healthy, stored_message
+from tests.waiting import expect_soon
 
 
 def check_frame(half_id: str, *, ext: dict[str, str] | None = None, body: bytes | None = None) -> bytes:
@@ -50,16 +51,16 @@ def test_a_check_is_answered_at_its_own_position(opened: Open, verdict: Verdict,
     server, broker = opened(healthy)
     handler = Listening(verdict)
     broker.listen([TOPIC], handler, ["old group"])
-    eventually(broker.checks_ready, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered")
     # When the broker asks
     server.push(check_frame("ABC"))
-    eventually(lambda: bool(handler.ended), "the check is answered")
+    expect_soon(lambda: bool(handler.ended), "the check is answered")
     # Then the half is the copy that the check names, and the answer goes there
     assert handler.ended == [Ended(Confirmation.CONFIRMED)]
     (check,) = handler.checks
     assert check.half == Half(TOPIC, "ABC", "broker-a", "77 2002", "old group")
     assert (check.times, check.properties["outbox-token"]) == (3, "t")
-    eventually(lambda: bool(server.asked(37)), "the answer arrives")
+    expect_soon(lambda: bool(server.asked(37)), "the answer arrives")
     (request,) = server.asked(37)
     assert (request.ext["commitOrRollback"], request.ext["fromTransactionCheck"]) == (word, "true")
     assert (request.ext["tranStateTableOffset"], request.ext["commitLogOffset"]) == ("77", "2002")
@@ -73,12 +74,12 @@ def test_a_check_of_a_broker_without_a_name_is_left_open(opened: Open, caplog: p
     server.leads_to = {"broker-a": broker_server.address}
     handler = Listening(Verdict.COMMIT)
     broker.listen([TOPIC], handler, ())
-    eventually(broker.checks_ready, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered")
     # When both ask; Then only the half is ended whose broker can be found again
     server.push(check_frame("ABC"))
-    eventually(lambda: "does not name its broker" in caplog.text, "the check is refused")
+    expect_soon(lambda: "does not name its broker" in caplog.text, "the check is refused")
     broker_server.push(check_frame("DEF"))
-    eventually(lambda: bool(handler.ended), "the other check is answered")
+    expect_soon(lambda: bool(handler.ended), "the other check is answered")
     assert [check.half.half_id for check in handler.checks] == ["DEF"]
 
 
@@ -86,9 +87,9 @@ def test_a_failing_handler_answers_unknown(opened: Open, caplog: pytest.LogCaptu
     # Given a handler that fails; When the broker asks; Then the failure is logged and the half stays open
     server, broker = opened(healthy)
     broker.listen([TOPIC], Listening(), ())
-    eventually(broker.checks_ready, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered")
     server.push(check_frame("ABC"))
-    eventually(lambda: bool(server.asked(37)), "the answer arrives")
+    expect_soon(lambda: bool(server.asked(37)), "the answer arrives")
     (request,) = server.asked(37)
     assert (request.ext["commitOrRollback"], request.flag) == ("0", 2)
     assert "the row cannot be read" in caplog.text
@@ -110,9 +111,9 @@ def test_a_question_that_makes_no_sense_is_left_alone(opened: Open, bad: bytes) 
     server, broker = opened(healthy)
     handler = Listening(Verdict.COMMIT)
     broker.listen([TOPIC], handler, ())
-    eventually(broker.checks_ready, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered")
     server.push(bad + check_frame("GOOD"))
-    eventually(lambda: bool(handler.ended), "the good check is answered")
+    expect_soon(lambda: bool(handler.ended), "the good check is answered")
     assert [check.half.half_id for check in handler.checks] == ["GOOD"]
     assert server.connections == 1
 
@@ -121,15 +122,15 @@ def test_the_heartbeat_names_every_group_and_is_repeated_on_a_new_connection(ope
     # Given a listener
     server, broker = opened(healthy)
     broker.listen([TOPIC], Listening(Verdict.UNKNOWN), ["old group"])
-    eventually(broker.checks_ready, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered")
     (beat,) = server.asked(34)
     assert b'"groupName": "group"' in beat.body
     assert b'"groupName": "old group"' in beat.body
     # When the connection ends
     server.hang_up()
     # Then it is not ready until it has registered again, by itself
-    eventually(lambda: len(server.asked(34)) == 2, "a second heartbeat")
-    eventually(broker.checks_ready, "the listener is registered again")
+    expect_soon(lambda: len(server.asked(34)) == 2, "a second heartbeat")
+    expect_soon(broker.checks_ready, "the listener is registered again")
 
 
 def test_the_heartbeat_is_repeated_before_the_broker_forgets(opened: Open) -> None:
@@ -138,7 +139,7 @@ def test_the_heartbeat_is_repeated_before_the_broker_forgets(opened: Open) -> No
     broker = opened.client(server.address, heartbeat=0.1)
     broker.listen([TOPIC], Listening(Verdict.UNKNOWN), ())
     # When time passes; Then it is heard of again and again
-    eventually(lambda: len(server.asked(34)) >= 3, "a third heartbeat")
+    expect_soon(lambda: len(server.asked(34)) >= 3, "a third heartbeat")
     assert broker.checks_ready()
 
 
@@ -153,10 +154,10 @@ def test_more_checks_than_fit_are_dropped_and_hold_up_nothing(opened: Open, capl
         over.wait(60)
 
     broker.listen([TOPIC], hang, ())
-    eventually(broker.checks_ready, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered")
     for number in range(WAITING + 20):
         server.push(check_frame(f"ID{number}"))
-    eventually(lambda: "dropped a check" in caplog.text, "what is too much is dropped")
+    expect_soon(lambda: "dropped a check" in caplog.text, "what is too much is dropped")
     # When a half is sent and ended over the same connection; Then its answers are read
     assert isinstance(broker.prepare([message()], timeout=20)[0], Stored)
     (ended,) = broker.resolve([Ending(half(server), Verdict.COMMIT)], monotonic() + 20)

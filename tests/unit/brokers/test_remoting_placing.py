@@ -8,8 +8,9 @@ from outbox.brokers.base import Outage, Stored, Unknown
 from outbox.brokers.remoting.commands import Code, Request
 from outbox.brokers.remoting.frames import Frame
 from tests.services.ports import free_port
-from tests.unit.brokers.remoting_opened import TOPIC, Open, eventually, message, on_send
+from tests.unit.brokers.remoting_opened import TOPIC, Open, message, on_send
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy
+from tests.waiting import expect_soon
 
 
 class Knowing(FakeServer):
@@ -66,7 +67,7 @@ def test_a_broker_whose_disk_is_full_is_left_out_and_used_again(opened: Open) ->
         # When there is room again; Then both are used
         full.clear()
         before = len(other.asked(Request.SEND_MESSAGE_V2))
-        eventually(
+        expect_soon(
             lambda: (
                 {type(it) for it in broker.prepare([message() for _ in range(8)], timeout=5)} == {Stored}
                 and len(other.asked(Request.SEND_MESSAGE_V2)) > before

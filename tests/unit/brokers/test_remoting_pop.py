@@ -12,8 +12,9 @@ from outbox.brokers.remoting.receipts import Receipt, receipts
 from outbox.brokers.remoting.stored import MalformedMessage, StoredMessage, decode_messages
 from outbox.brokers.source import Delivery
 from outbox.clock import monotonic
-from tests.unit.brokers.remoting_opened import TOPIC, eventually
+from tests.unit.brokers.remoting_opened import TOPIC
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored_message
+from tests.waiting import expect_soon
 
 TIMES = {"popTime": "1700000000000", "invisibleTime": "30000", "reviveQid": "4"}
 RENEWED = {"popTime": "1700000000999", "invisibleTime": "60000", "reviveQid": "5"}
@@ -157,7 +158,7 @@ def orderly(server: FakeServer) -> Iterator[PopSource]:
 def test_an_orderly_group_asks_for_one_message_several_times(server: FakeServer, orderly: PopSource) -> None:
     # Given an orderly source; When it receives; Then each poll wants one message, in order
     assert orderly.receive(limit=100, wait=0) == []
-    eventually(lambda: len(server.asked(200050)) > 1, "several polls are under way")
+    expect_soon(lambda: len(server.asked(200050)) > 1, "several polls are under way")
     asked = server.asked(200050)
     assert {(each.ext["order"], each.ext["maxMsgNums"], each.ext["queueId"]) for each in asked} == {("true", "1", "-1")}
 
@@ -293,7 +294,7 @@ def test_a_bad_answer_is_nothing_received(
         got.extend(source.receive(limit=1, wait=0.2))
         return bool(got)
 
-    eventually(receive, "the good one is received")
+    expect_soon(receive, "the good one is received")
     assert [delivery.unique_id for delivery in got] == ["ID0"]
     assert TOPIC in caplog.text
 

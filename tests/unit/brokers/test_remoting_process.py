@@ -12,8 +12,9 @@ from outbox.brokers.base import (
 )
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.frames import Frame
-from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, eventually, message, on_send
+from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open, message, on_send
 from tests.unit.brokers.remoting_server import healthy, stored
+from tests.waiting import expect_soon
 
 
 def test_a_forked_child_has_connections_of_its_own(opened: Open) -> None:
@@ -28,7 +29,7 @@ def test_a_forked_child_has_connections_of_its_own(opened: Open) -> None:
             code = 0 if isinstance(broker.prepare([message()], timeout=10)[0], Stored) else 2
         finally:
             os._exit(code)
-    eventually(lambda: server.connections == 2, "the child connects")
+    expect_soon(lambda: server.connections == 2, "the child connects")
     _, status = os.waitpid(child, 0)
     # Then it is served on a second connection, and the parent's goes on
     assert os.waitstatus_to_exitcode(status) == 0
@@ -41,11 +42,11 @@ def test_close_ends_every_thread(opened: Open) -> None:
     _, broker = opened(healthy)
     before = set(threading.enumerate())
     broker.listen([TOPIC], lambda check, answer: None)
-    eventually(broker.checks_ready, "the listener is registered")
+    expect_soon(broker.checks_ready, "the listener is registered")
     # When it is closed; Then nothing of it runs on
     broker.close()
     ours = {"remoting", "check"}
-    eventually(
+    expect_soon(
         lambda: not any(t.name.split("-")[0] in ours for t in set(threading.enumerate()) - before),
         "its threads have ended",
     )

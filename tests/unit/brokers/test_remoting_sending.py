@@ -22,8 +22,9 @@ from outbox.identity import unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
 from tests.services.ports import free_port
-from tests.unit.brokers.remoting_opened import DEADLINE, GROUP, TOPIC, Open, eventually, half, message, on_send
+from tests.unit.brokers.remoting_opened import DEADLINE, GROUP, TOPIC, Open, half, message, on_send
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored
+from tests.waiting import expect_soon
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_nobody_there_is_an_outage(opened: Open) -> None:
     server, broker = opened(healthy)
     assert isinstance(broker.prepare([message()], timeout=10)[0], Stored)
     server.stop()
-    eventually(lambda: not isinstance(broker.prepare([message()], timeout=1)[0], Unknown), "the end is noticed")
+    expect_soon(lambda: not isinstance(broker.prepare([message()], timeout=1)[0], Unknown), "the end is noticed")
     # When messages are sent; Then they never left
     outcomes = broker.prepare([message(), message()], timeout=5)
     assert [type(outcome) for outcome in outcomes] == [Outage, Outage]
@@ -289,4 +290,4 @@ def test_a_name_server_that_hangs_up_an_idle_connection_is_dialled_again(opened:
         assert isinstance(broker.prepare([message()], timeout=20)[0], Stored)
         assert len(server.asked(105)) == turn
         server.hang_up()
-        eventually(lambda: reader not in {thread.name for thread in threading.enumerate()}, "the end is noticed")
+        expect_soon(lambda: reader not in {thread.name for thread in threading.enumerate()}, "the end is noticed")

@@ -95,7 +95,7 @@ class FakeSource:
             self._changed.notify_all()
             return True
 
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+    def expect(self, condition: Callable[[], bool], what: str) -> None:
         """Waits for something that the broker was told, or fails with ``what``."""
         with self._changed:
             assert self._changed.wait_for(condition, DEADLINE), what

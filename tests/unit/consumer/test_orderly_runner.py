@@ -32,11 +32,11 @@ def test_a_lane_waits_for_its_head_and_others_pass() -> None:
     with running(source, strategy, QUICK):
         assert started.wait(DEADLINE)
         # When the others are done, with workers to spare
-        source.wait_until(lambda: len(source.acknowledged) == 2, "the others are acknowledged")
+        source.expect(lambda: len(source.acknowledged) == 2, "the others are acknowledged")
         # Then the follower has not begun; and it does once the head is acknowledged
         assert follower.unique_id not in strategy.processed
         done.set()
-        source.wait_until(lambda: len(source.acknowledged) == 4, "all are acknowledged")
+        source.expect(lambda: len(source.acknowledged) == 4, "all are acknowledged")
     assert set(source.acknowledged[:2]) == {each.unique_id for each in others}
     assert source.acknowledged[2:] == [head.unique_id, follower.unique_id]
 
@@ -60,7 +60,7 @@ def test_a_batch_holds_one_of_a_lane() -> None:
     source.put(*messages)
     # When they are processed in batches
     with running(source, strategy, QUICK):
-        source.wait_until(lambda: len(source.acknowledged) == len(messages), "all are acknowledged")
+        source.expect(lambda: len(source.acknowledged) == len(messages), "all are acknowledged")
     # Then no batch holds two of a lane, and each lane came in its order
     assert all(len(set(lanes)) == len(lanes) for lanes in strategy.lanes)
     for lane in "ab":
@@ -77,7 +77,7 @@ def test_the_last_failure_can_be_parked(parks: bool) -> None:
     settings = RunnerSettings(receive_wait=0.02, retry_delays=(0.0, 0.0), after_retries="park")
     with running(source, strategy, settings):
         # When its retries are used up
-        source.wait_until(lambda: bool(source.acknowledged or source.buried), "told")
+        source.expect(lambda: bool(source.acknowledged or source.buried), "told")
     # Then it lies in the table, or else among the dead letters, and its lane goes on
     reason = "after 3 attempts: always"
     assert strategy.parked == ([(message.unique_id, reason)] if parks else [])

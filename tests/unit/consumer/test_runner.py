@@ -26,6 +26,7 @@ from outbox.consumer.schedule import RETRY_DELAYS, delay_after, is_exhausted
 from outbox.errors import SettingsError
 from tests.unit.consumer.fakes import DEADLINE, FakeSource, FakeStrategy, delivery
 from tests.unit.consumer.running import running as in_a_thread
+from tests.waiting import expect_soon
 
 QUICK = RunnerSettings(receive_wait=0.02, outage_rest=0.01, outage_rest_most=0.02)
 
@@ -49,7 +50,7 @@ def test_a_durable_outcome_is_acknowledged(outcome: Outcome) -> None:
     source.put(message)
     # When its outcome is durable
     with running(source, FakeStrategy(answers(outcome))):
-        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+        source.expect(lambda: bool(source.acknowledged), "acknowledged")
     # Then it is acknowledged once, and nothing else is said
     assert source.acknowledged == [message.unique_id]
     assert source.returned == []
@@ -60,7 +61,7 @@ def test_a_retry_comes_again_later_each_time() -> None:
     source, message = FakeSource(), delivery()
     source.put(message)
     with running(source, FakeStrategy(answers(Retry("no"), Retry("no"), Processed()))):
-        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+        source.expect(lambda: bool(source.acknowledged), "acknowledged")
     # Then the delays grow as the broker's do, and only the success is acknowledged
     assert source.returned == [(message.unique_id, 10.0), (message.unique_id, 30.0)]
     assert source.acknowledged == [message.unique_id]
@@ -72,7 +73,7 @@ def test_the_seventeenth_failure_is_a_dead_letter() -> None:
     source.put(message)
     # When all retries are used
     with running(source, FakeStrategy(answers(Retry("always")))):
-        source.wait_until(lambda: bool(source.buried), "buried")
+        source.expect(lambda: bool(source.buried), "buried")
     # Then it was given back sixteen times, then buried with its reason
     assert [delay for _, delay in source.returned] == list(RETRY_DELAYS)
     assert source.buried == [(message.unique_id, "after 17 attempts: always")]
@@ -85,7 +86,7 @@ def test_a_key_in_progress_waits_for_the_rest_of_its_lease_and_is_never_buried()
     first, late = delivery(), delivery(attempt=30)
     source.put(first, late)
     with running(source, FakeStrategy(answers(InProgress(77.0)))):
-        source.wait_until(lambda: len(source.returned) == 2, "returned")
+        source.expect(lambda: len(source.returned) == 2, "returned")
     # Then each waits at least as long as the lease
     assert dict(source.returned) == {first.unique_id: 77.0, late.unique_id: 7200.0}
     assert source.buried == []
@@ -99,7 +100,7 @@ def test_what_can_never_succeed_is_stored_before_it_is_acknowledged(outcome: Out
     strategy = FakeStrategy(answers(outcome), parks=parks)
     source.put(message)
     with running(source, strategy):
-        source.wait_until(lambda: bool(source.acknowledged or source.buried), "told")
+        source.expect(lambda: bool(source.acknowledged or source.buried), "told")
     # Then it is in the table and acknowledged, or it is a dead letter
     assert strategy.parked == ([(message.unique_id, "never")] if parks else [])
     assert source.acknowledged == ([message.unique_id] if parks else [])
@@ -120,7 +121,7 @@ def test_a_message_that_cannot_be_parked_yet_is_kept() -> None:
     strategy = Away(answers(Park("never")))
     source.put(message)
     with running(source, strategy):
-        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+        source.expect(lambda: bool(source.acknowledged), "acknowledged")
     # Then it is acknowledged only once it is stored, and no retry was used
     assert strategy.parked == [(message.unique_id, "never")]
     assert source.returned == []
@@ -133,7 +134,7 @@ def test_an_outage_uses_up_no_retry() -> None:
     source.put(message)
     # When it is back
     with running(source, FakeStrategy(lambda _: next(calls, Processed()))):
-        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+        source.expect(lambda: bool(source.acknowledged), "acknowledged")
     # Then the message was never given back
     assert source.returned == []
     assert next(calls, None) is None
@@ -146,9 +147,9 @@ def test_a_message_that_ends_the_connection_each_time_is_charged_and_holds_up_no
     source.put(bad)
     with running(source, FakeStrategy(lambda it: lost if it.unique_id == bad.unique_id else Processed())):
         # When it has done so often enough / Then it is given back for later, and others are received
-        source.wait_until(lambda: bool(source.returned), "returned")
+        source.expect(lambda: bool(source.returned), "returned")
         source.put(good)
-        source.wait_until(lambda: source.acknowledged == [good.unique_id], "acknowledged")
+        source.expect(lambda: source.acknowledged == [good.unique_id], "acknowledged")
     assert source.returned == [(bad.unique_id, 10.0)]
 
 
@@ -158,7 +159,7 @@ def test_an_outage_in_between_is_not_the_message_s_fault() -> None:
     calls = iter([lost, lost, away, lost, lost])
     source.put(message)
     with running(source, FakeStrategy(lambda _: next(calls, Processed()))):
-        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+        source.expect(lambda: bool(source.acknowledged), "acknowledged")
     assert source.returned == []
 
 
@@ -168,23 +169,16 @@ def test_nothing_more_is_received_during_an_outage() -> None:
     source.put(delivery())
     settings = RunnerSettings(threads=1, receive_wait=0.02, outage_rest=0.01, outage_rest_most=0.02)
     with running(source, strategy, settings) as stop:
-        wait_until(lambda: len(strategy.processed) >= 3)
+        expect_soon(lambda: len(strategy.processed) >= 3)
         asked = len(source.limits)
         # When more messages wait at the broker
         source.put(delivery(), delivery())
-        wait_until(lambda: len(strategy.processed) >= 10)
+        expect_soon(lambda: len(strategy.processed) >= 10)
         # Then they stay there, for members that can work (one reception may have been on its way)
         assert len(source.limits) <= asked + 1
         stop.set()
     # And on stop the held one goes back at once
     assert {delay for _, delay in source.returned} == {0.0}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = monotonic() + DEADLINE
-    while not condition():
-        assert monotonic() < end
-        threading.Event().wait(0.005)
 
 
 def test_a_failing_strategy_is_a_retry_and_the_workers_live_on() -> None:
@@ -200,7 +194,7 @@ def test_a_failing_strategy_is_a_retry_and_the_workers_live_on() -> None:
     messages = [delivery() for _ in range(10)]
     source.put(*messages)
     with running(source, FakeStrategy(policy)):
-        source.wait_until(lambda: len(source.acknowledged) == 10, "acknowledged")
+        source.expect(lambda: len(source.acknowledged) == 10, "acknowledged")
     # Then all messages are processed in the end
     assert sorted(source.acknowledged) == sorted(each.unique_id for each in messages)
 
@@ -222,10 +216,10 @@ def test_running_and_waiting_messages_stay_invisible() -> None:
     with running(source, FakeStrategy(policy), settings):
         # When that takes many times the invisible time
         wanted = {each.unique_id for each in messages}
-        source.wait_until(lambda: all(source.renewals.count(each) >= 5 for each in wanted), "both renewed")
+        source.expect(lambda: all(source.renewals.count(each) >= 5 for each in wanted), "both renewed")
         done.set()
         # Then both are acknowledged under their latest receipts
-        source.wait_until(lambda: set(source.acknowledged) == wanted, "acknowledged")
+        source.expect(lambda: set(source.acknowledged) == wanted, "acknowledged")
 
 
 def test_a_lost_message_is_not_worked_on() -> None:
@@ -234,7 +228,7 @@ def test_a_lost_message_is_not_worked_on() -> None:
     gone = threading.Event()
 
     def policy(_: Delivery) -> Outcome:
-        wait_until(lambda: monotonic() > waiting.invisible_until)
+        expect_soon(lambda: monotonic() > waiting.invisible_until)
         gone.set()
         return Processed()
 
@@ -263,11 +257,11 @@ def test_the_queue_is_bounded_by_count_and_by_bytes(queue_bytes: int) -> None:
     settings = RunnerSettings(threads=1, queue_messages=5, queue_bytes=queue_bytes, receive_wait=0.01)
     with running(source, FakeStrategy(policy), settings):
         # When the queue is full (by bytes: after the first batch)
-        wait_until(lambda: len(source.queued) <= (35 if queue_bytes == 1 else 34))
+        expect_soon(lambda: len(source.queued) <= (35 if queue_bytes == 1 else 34))
         # Then the rest stays with the broker: at most five wait, and one is worked on
         assert len(source.queued) >= 34
         done.set()
-        source.wait_until(lambda: len(source.acknowledged) == 40, "all")
+        source.expect(lambda: len(source.acknowledged) == 40, "all")
     assert max(source.limits) <= 5
 
 
@@ -285,10 +279,10 @@ def test_an_orderly_stop_finishes_what_runs_and_gives_back_the_rest() -> None:
     source.put(*messages)
     with running(source, FakeStrategy(policy), RunnerSettings(threads=1, receive_wait=0.01)) as stop:
         assert started.wait(DEADLINE)
-        wait_until(lambda: not source.queued)
+        expect_soon(lambda: not source.queued)
         # When it is told to stop
         stop.set()
-        source.wait_until(lambda: len(source.returned) == 2, "given back")
+        source.expect(lambda: len(source.returned) == 2, "given back")
         done.set()
     # Then the first finishes and is acknowledged, the others go back at once
     assert source.acknowledged == [runs.unique_id]
@@ -317,7 +311,7 @@ def test_an_answer_that_fails_hurts_nobody_else() -> None:
     source.put(first, second)
     # When both are processed
     with running(source, strategy, RunnerSettings(threads=1, receive_wait=0.02)):
-        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+        source.expect(lambda: bool(source.acknowledged), "acknowledged")
     # Then the worker went on, and the first is left to come again
     assert source.acknowledged == [second.unique_id]
     assert strategy.processed == [first.unique_id, second.unique_id]
@@ -335,7 +329,7 @@ def test_a_failing_reception_is_tried_again() -> None:
     source = Failing()
     source.put(delivery())
     with running(source, FakeStrategy()):
-        source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
+        source.expect(lambda: bool(source.acknowledged), "acknowledged")
     assert failed.is_set()
 
 
@@ -360,8 +354,8 @@ def test_run_opens_purges_and_closes() -> None:
         target=run, args=(strategy, open_source, stop), kwargs={"settings": QUICK, "purge_every": 0.01}
     )
     thread.start()
-    source.wait_until(lambda: bool(source.acknowledged), "acknowledged")
-    wait_until(lambda: strategy.purges > 1)
+    source.expect(lambda: bool(source.acknowledged), "acknowledged")
+    expect_soon(lambda: strategy.purges > 1)
     stop.set()
     thread.join(DEADLINE)
     # Then it used its own topics and group, and left nothing open
@@ -389,7 +383,7 @@ def test_a_failing_purge_is_tried_again() -> None:
     )
     thread.start()
     # When time passes / Then it is purged again, batch after batch
-    wait_until(lambda: strategy.purges >= 4)
+    expect_soon(lambda: strategy.purges >= 4)
     stop.set()
     thread.join(DEADLINE)
     assert not thread.is_alive()

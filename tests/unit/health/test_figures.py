@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from outbox.cli.figures import FreshFigures
 from outbox.store.gauges import Figures
-from tests.contracts.rig import eventually
+from tests.waiting import expect_soon
 
 DEADLINE = 60.0
 
@@ -44,8 +44,8 @@ def test_a_database_that_hangs_holds_up_one_scrape_for_a_moment_and_no_other() -
     assert [fresh.get() for _ in range(100)] == [figures(7)] * 100
     # When the answer is that there is none; Then there are no figures
     answers.set()
-    eventually(lambda: fresh.get() is None, DEADLINE, "the old figures are forgotten")
+    expect_soon(lambda: fresh.get() is None, "the old figures are forgotten", within=DEADLINE)
     # When it answers again; Then they are there, though nobody waits for them the first time
     hangs.clear()
     clock[0] += 11
-    eventually(lambda: fresh.get() == figures(7), DEADLINE, "there are figures again")
+    expect_soon(lambda: fresh.get() == figures(7), "there are figures again", within=DEADLINE)

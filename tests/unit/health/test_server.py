@@ -15,7 +15,7 @@ from outbox.errors import SettingsError
 from outbox.health.metrics import Metrics
 from outbox.health.server import HealthServer
 from outbox.health.vitals import Vitals
-from tests.contracts.rig import eventually
+from tests.waiting import expect_soon
 
 
 @pytest.fixture
@@ -127,6 +127,6 @@ def test_a_client_that_hangs_up_is_no_fault(port: int, caplog: pytest.LogCapture
     balancer.send(b"GET /livez")
     balancer.close()
     # Then nobody is alarmed, and the next one is answered
-    eventually(lambda: any("failed" in it.message for it in caplog.records), 60, "it is told")
+    expect_soon(lambda: any("failed" in it.message for it in caplog.records), "it is told", within=60)
     assert probed(port, "/livez")[0] == 200
     assert {it.levelno for it in caplog.records} == {logging.DEBUG}
