@@ -19,6 +19,8 @@ from outbox.errors import SettingsError
 try:
     from redis import Redis as Redis
     from redis import exceptions as exceptions
+
+    from outbox.consumer.round_trips import RoundTrips
 except ModuleNotFoundError as error:
     raise SettingsError(f"{error}: install it with: pip install 'rocketmq-outbox[redis]'") from error
 
@@ -78,6 +80,7 @@ class RedisClaims:
 
     def __init__(self, client: Redis, retention: float) -> None:
         self._retention = retention
+        self._trips = RoundTrips(client)
         self._claim = client.register_script(_CLAIM)
         self._renew = client.register_script(_RENEW)
         self._complete = client.register_script(_COMPLETE)
@@ -106,10 +109,10 @@ class RedisClaims:
         """Deletes the key if it is ours."""
         self._run(self._release, claim, token, 0.0)
 
-    @staticmethod
-    def _run(script: Any, claim: Claim, token: int, seconds: float) -> Any:
+    def _run(self, script: Any, claim: Claim, token: int, seconds: float) -> Any:
         with reachable():
-            return script(keys=[redis_key(claim)], args=[token, fingerprint(claim), max(1, round(seconds * 1000))])
+            arguments = [token, fingerprint(claim), max(1, round(seconds * 1000))]
+            return self._trips.call(script, redis_key(claim), arguments)
 
 
 def redis_key(claim: Claim) -> bytes:

@@ -1,0 +1,131 @@
+"""Redis scripts that many threads call: the calls that come while a round trip is under way share the next one.
+
+Threads that all go through the sockets of a client each hand Python's interpreter lock on at every system call, and
+spend more on that than on their work. A thread that finds nobody under way goes at once, with its own call alone.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import ConnectionError as Disconnected
+from redis.exceptions import NoScriptError
+
+
+class RoundTrips:
+    """The calls of one client; safe in any thread. Each gets its own answer, or its own error.
+
+    Where a trip is lost all that shared it raise what it raised: whether they were carried out is open, as for a call
+    alone. A cluster's client has each call go alone.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._shares = isinstance(client, Redis)
+        self._begin()
+
+    def call(self, script: Any, key: bytes, arguments: Sequence[Any]) -> Any:
+        """The script's answer for one key."""
+        call = _Call(script, key, arguments)
+        if not self._shares:
+            return call.alone()
+        if self._process != os.getpid():
+            self._begin()  # who was under way in the parent will not come back here
+        if self._leads(call) or self._is_to_lead(call):
+            self._lead(call)
+        return call.result()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[_Call] = []
+        self._under_way = False
+        self._process = os.getpid()
+
+    def _leads(self, call: "_Call") -> bool:
+        """Whether nobody is under way; else the call waits for the next trip."""
+        with self._lock:
+            if self._under_way:
+                self._waiting.append(call)
+                return False
+            self._under_way = True
+            return True
+
+    def _is_to_lead(self, call: "_Call") -> bool:
+        """Waits until the call is answered (False), or is to take those that wait along (True)."""
+        try:
+            call.settled.acquire()
+        except BaseException:
+            self._withdraw(call)
+            raise
+        return call.leads
+
+    def _withdraw(self, call: "_Call") -> None:
+        """Its thread was interrupted; nobody may wait for it."""
+        with self._lock:
+            if call in self._waiting:
+                self._waiting.remove(call)
+        if call.leads:
+            self._hand_over()
+
+    def _lead(self, call: "_Call") -> None:
+        with self._lock:
+            together, self._waiting = [call, *self._waiting], []
+        try:
+            self._send(together)
+        finally:
+            self._hand_over()
+            for other in together[1:]:
+                other.settled.release()
+
+    def _hand_over(self) -> None:
+        """The first that waits leads the next trip: nobody serves the others for longer than its own."""
+        with self._lock:
+            if not self._waiting:
+                self._under_way = False
+                return
+            following = self._waiting.pop(0)
+            following.leads = True
+            following.settled.release()
+
+    def _send(self, together: "Sequence[_Call]") -> None:
+        try:
+            answers = [together[0].alone()] if len(together) == 1 else self._answers(together)
+        except Exception as error:  # noqa: BLE001 -- raised again in each caller's thread
+            answers = [error] * len(together)
+        for call, answer in zip(together, answers, strict=True):
+            call.answer = answer
+
+    def _answers(self, together: "Sequence[_Call]") -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for call in together:
+            pipeline.evalsha(call.script.sha, 1, call.key, *call.arguments)
+        answers: list[Any] = pipeline.execute(raise_on_error=False)
+        return answers
+
+
+class _Call:
+    __slots__ = ("answer", "arguments", "key", "leads", "script", "settled")
+
+    def __init__(self, script: Any, key: bytes, arguments: Sequence[Any]) -> None:
+        self.script = script
+        self.key = key
+        self.arguments = arguments
+        self.leads = False
+        self.answer: Any = Disconnected("the thread that led the round trip was interrupted")
+        #: Released once; an Event costs several times as much.
+        self.settled = threading.Lock()
+        self.settled.acquire()
+
+    def alone(self) -> Any:
+        """In a round trip of its own, which loads the script where Redis does not have it."""
+        return self.script(keys=[self.key], args=self.arguments)
+
+    def result(self) -> Any:
+        """The answer, or raises what Redis or its client raised."""
+        if isinstance(self.answer, NoScriptError):
+            return self.alone()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer

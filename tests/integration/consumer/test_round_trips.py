@@ -1,0 +1,174 @@
+"""Calls of several threads that share a round trip to a real Redis."""
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from outbox.consumer.round_trips import RoundTrips
+from outbox.identity import fresh_token
+from tests.waiting import expect_soon
+
+_ECHO = "return {KEYS[1], ARGV[1]}"
+_FAILS = "return redis.call('INCR', KEYS[1], ARGV[1])"
+
+
+class Held:
+    """A script whose first call goes on when it is let go."""
+
+    def __init__(self, script: Any) -> None:
+        self.sha = script.sha
+        self.under_way, self.go = threading.Event(), threading.Event()
+        self._script = script
+
+    def __call__(self, **given: Any) -> Any:
+        self.under_way.set()
+        assert self.go.wait(60)
+        return self._script(**given)
+
+
+class Bench:
+    """A thread that is under way, and others that wait for it."""
+
+    def __init__(self, url: str, pool: ThreadPoolExecutor) -> None:
+        self.client = Redis.from_url(url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
+        self.echo = self.client.register_script(_ECHO)
+        self.trips = RoundTrips(self.client)
+        self._pool = pool
+
+    def call(self, script: Any, key: str, argument: str = "") -> "Future[Any]":
+        return self._pool.submit(self.trips.call, script, key.encode(), [argument])
+
+    def leader(self) -> tuple[Held, "Future[Any]"]:
+        held = Held(self.echo)
+        first = self.call(held, "first")
+        assert held.under_way.wait(60)
+        return held, first
+
+    def waiting(self, count: int) -> None:
+        expect_soon(lambda: len(self.trips._waiting) == count, f"{count} wait")
+
+
+@pytest.fixture
+def bench(redis_server: str) -> Iterator[Bench]:
+    with ThreadPoolExecutor(8) as pool:
+        bench = Bench(redis_server, pool)
+        yield bench
+    bench.client.close()
+
+
+def test_calls_that_come_meanwhile_share_the_next_trip_and_each_gets_its_own_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a thread that is under way, and five that call meanwhile, one of them with what Redis refuses
+    held, first = bench.leader()
+    others = [bench.call(bench.echo, f"k{number}", f"a{number}") for number in range(4)]
+    wrong = bench.call(bench.client.register_script(_FAILS), f"wrong-{fresh_token()}", "x")
+    bench.waiting(5)
+    trips: list[int] = []
+    answers = bench.trips._answers
+
+    def counted(together: Sequence[Any]) -> list[Any]:
+        trips.append(len(together))
+        return answers(together)
+
+    monkeypatch.setattr(bench.trips, "_answers", counted)
+    # When it comes back
+    held.go.set()
+    # Then they share one trip, also where Redis did not have a script yet
+    assert first.result(60) == [b"first", b""]
+    assert [it.result(60) for it in others] == [[f"k{n}".encode(), f"a{n}".encode()] for n in range(4)]
+    with pytest.raises(ResponseError):
+        wrong.result(60)
+    assert trips == [5]
+    # And the next one finds nobody under way
+    assert bench.call(bench.echo, "later").result(60) == [b"later", b""]
+
+
+def test_redis_may_forget_its_scripts(bench: Bench) -> None:
+    assert bench.call(bench.echo, "known").result(60) == [b"known", b""]
+    held, first = bench.leader()
+    others = [bench.call(bench.echo, f"k{number}") for number in range(3)]
+    bench.waiting(3)
+    bench.client.script_flush()
+    held.go.set()
+    assert [it.result(60)[0] for it in (first, *others)] == [b"first", b"k0", b"k1", b"k2"]
+
+
+def test_all_that_share_a_lost_trip_hear_of_it_and_the_next_one_works(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given threads that wait for one under way
+    held, first = bench.leader()
+    others = [bench.call(bench.echo, f"k{number}") for number in range(3)]
+    bench.waiting(3)
+
+    def lost(_together: object) -> list[object]:
+        raise ConnectionResetError("lost")
+
+    # When their trip is lost / Then each of them raises that
+    monkeypatch.setattr(bench.trips, "_answers", lost)
+    held.go.set()
+    assert first.result(60) == [b"first", b""]
+    for other in others:
+        with pytest.raises(ConnectionResetError):
+            other.result(60)
+    monkeypatch.undo()
+    assert bench.call(bench.echo, "later").result(60) == [b"later", b""]
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_holds_up_nobody(bench: Bench) -> None:
+    # Given this thread, which waits for one that is under way, and others behind it
+    held, first = bench.leader()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            bench.trips.call(bench.echo, b"mine", [""])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    other = bench.call(bench.echo, "other")
+    bench.waiting(1)
+    # When the first one comes back / Then the others have their turns
+    held.go.set()
+    assert [it.result(60)[0] for it in (first, other)] == [b"first", b"other"]
+
+
+def test_those_who_share_a_trip_with_an_interrupted_leader_are_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, first = bench.leader()
+    others = [bench.call(bench.echo, f"k{number}") for number in range(2)]
+    bench.waiting(2)
+
+    def interrupted(_together: object) -> list[object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench.trips, "_answers", interrupted)
+    held.go.set()
+    first.result(60)
+    assert isinstance(others[0].exception(60), KeyboardInterrupt)
+    assert isinstance(others[1].exception(60), RedisError)
+    monkeypatch.undo()
+    assert bench.call(bench.echo, "later").result(60) == [b"later", b""]
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(bench: Bench) -> None:
+    # Given a copy of a process in which a thread was under way
+    held, first = bench.leader()
+    bench.trips._process -= 1
+    # When a thread of the copy calls / Then it waits for nobody
+    assert bench.call(bench.echo, "child").result(60) == [b"child", b""]
+    held.go.set()
+    first.result(60)
