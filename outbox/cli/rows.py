@@ -21,9 +21,8 @@ from outbox.store.retention import Periods, Retention
 _BATCH = 500
 _MOST_ID = 2**63 - 1
 _COLUMNS = (
-    *("id", "state", "topic", "key", "lane", "attempts", "failures"),
-    *("created_at", "available_at", "reason"),
-)
+    "id", "state", "topic", "key", "lane", "attempts", "failures", "created_at", "available_at", "reason",
+)  # fmt: skip
 #: Held lanes that the status names.
 _HELD = 20
 _DONE = {Move.CANCEL: State.CANCELLED.value, Move.REQUEUE: "requeued"}

@@ -131,4 +131,4 @@ def _standing(connection: Connection, claims: Sequence[Claim]) -> dict[bytes, Ea
     keys = [claim.key for claim in claims]
     query = sa.select(inbox.c.key, inbox.c.topic, inbox.c.payload_hash, inbox.c.done_at)
     found = connection.execute(query.where(inbox.c.consumer == claims[0].consumer, inbox.c.key.in_(keys)))
-    return {bytes(row.key): Earlier(row.topic, bytes(row.payload_hash), row.done_at is not None) for row in found}
+    return {bytes(row.key): Earlier.of(row) for row in found}

@@ -68,6 +68,11 @@ class Earlier:
     payload_hash: bytes
     is_done: bool
 
+    @classmethod
+    def of(cls, row: Any) -> "Earlier":
+        """Of a row with these columns and ``done_at``."""
+        return cls(row.topic, bytes(row.payload_hash), row.done_at is not None)
+
     def contradicts(self, claim: Claim) -> str | None:
         """Why the claim's message is another one than the row's; None: it is the same."""
         if self.topic != claim.topic:
@@ -244,7 +249,7 @@ def _select(claim: Claim) -> Any:
 
 def _row(connection: Connection, query: Any) -> Earlier | None:
     row = connection.execute(query).one_or_none()
-    return Earlier(row.topic, bytes(row.payload_hash), row.done_at is not None) if row is not None else None
+    return Earlier.of(row) if row is not None else None
 
 
 def _lock_number(claim: Claim) -> int:

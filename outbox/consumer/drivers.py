@@ -97,7 +97,12 @@ def opened(engine: Engine, lock_timeout: float) -> Iterator[Connection]:
 def limit_lock_waits(connection: Connection, lock_timeout: float) -> None:
     """Sets the longest wait for a lock, in seconds, for the rest of the transaction; on PostgreSQL alone."""
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
+        connection.exec_driver_sql(lock_limit(lock_timeout))
+
+
+def lock_limit(lock_timeout: float) -> str:
+    """The statement that does so."""
+    return f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}"
 
 
 def _commits_by_itself(connection: Connection) -> bool:

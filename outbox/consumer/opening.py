@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName
 
+from outbox.consumer.drivers import lock_limit
 from outbox.consumer.single_trip import Answer, Wire
 
 # The try-lock answers at once where the unique index would wait for the other transaction to end; the insert still
@@ -43,7 +44,7 @@ def opened(wire: Wire, values: Sequence[str], lock_timeout: float) -> bool:
     ``values`` are SQL: consumer, key, topic, payload hash, number of the lock. ``lock_timeout`` is in seconds.
     """
     begin, memory = wire.opening(), wire.memory
-    head = [*begin, f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}"]
+    head = [*begin, lock_limit(lock_timeout)]
     known = memory.pop(_KNOWN, None)
     if _LOST in memory or not wire.may_prepare:
         return _is_new(wire.sent(*head, _INSERT.format(*values))[-1])

@@ -103,7 +103,7 @@ def _standing(connection: Connection, claim: Claim) -> Finished | Busy | Contrad
     row = connection.execute(sa.select(*columns).where(claim.row())).one_or_none()
     if row is None:
         return Busy(0.0)
-    earlier = Earlier(row.topic, bytes(row.payload_hash), row.done_at is not None)
+    earlier = Earlier.of(row)
     if reason := earlier.contradicts(claim):
         return Contradicted(reason)
     if earlier.is_done:

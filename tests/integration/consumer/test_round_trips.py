@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -54,6 +54,15 @@ class Bench:
 
     def waiting(self, count: int) -> None:
         expect_soon(lambda: len(self.trips._waiting) == count, f"{count} wait")
+
+
+def raising(error: BaseException) -> Callable[[object], list[object]]:
+    """What becomes of a trip that several calls share."""
+
+    def trip(_together: object) -> list[object]:
+        raise error
+
+    return trip
 
 
 @pytest.fixture
@@ -110,11 +119,8 @@ def test_all_that_share_a_lost_trip_hear_of_it_and_the_next_one_works(
     others = [bench.call(bench.echo, f"k{number}") for number in range(3)]
     bench.waiting(3)
 
-    def lost(_together: object) -> list[object]:
-        raise ConnectionResetError("lost")
-
     # When their trip is lost / Then each of them raises that
-    monkeypatch.setattr(bench.trips, "_answers", lost)
+    monkeypatch.setattr(bench.trips, "_answers", raising(ConnectionResetError("lost")))
     held.go.set()
     assert first.result(60) == [b"first", b""]
     for other in others:
@@ -151,11 +157,7 @@ def test_those_who_share_a_trip_with_an_interrupted_leader_are_told(
     held, first = bench.leader()
     others = [bench.call(bench.echo, f"k{number}") for number in range(2)]
     bench.waiting(2)
-
-    def interrupted(_together: object) -> list[object]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(bench.trips, "_answers", interrupted)
+    monkeypatch.setattr(bench.trips, "_answers", raising(KeyboardInterrupt()))
     held.go.set()
     first.result(60)
     assert isinstance(others[0].exception(60), KeyboardInterrupt)
