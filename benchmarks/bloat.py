@@ -151,7 +151,7 @@ def main() -> None:
     given = parser.parse_args()
     print(f"{'rows':>9} {'dead':>9} {'table MB':>9} {'index MB':>9} {'claim MB':>9} {'vacuums':>8}")
     with (
-        Postgres(durable=True, shared_buffers="512MB", max_wal_size="4GB") as server,
+        Postgres(durable=True, shared_buffers="512MB", max_wal_size="4GB", autovacuum_naptime="1s") as server,
         fresh_database(server.url) as url,
     ):
         database = Database(url, statement_timeout=900)
