@@ -52,6 +52,12 @@ class Bench:
         assert held.under_way.wait(60)
         return held, first
 
+    def followed(self, count: int) -> "tuple[Held, Future[Any], list[Future[Any]]]":
+        held, first = self.leader()
+        others = [self.call(self.echo, f"k{number}") for number in range(count)]
+        self.waiting(count)
+        return held, first, others
+
     def waiting(self, count: int) -> None:
         expect_soon(lambda: len(self.trips._waiting) == count, f"{count} wait")
 
@@ -103,9 +109,7 @@ def test_calls_that_come_meanwhile_share_the_next_trip_and_each_gets_its_own_ans
 
 def test_redis_may_forget_its_scripts(bench: Bench) -> None:
     assert bench.call(bench.echo, "known").result(60) == [b"known", b""]
-    held, first = bench.leader()
-    others = [bench.call(bench.echo, f"k{number}") for number in range(3)]
-    bench.waiting(3)
+    held, first, others = bench.followed(3)
     bench.client.script_flush()
     held.go.set()
     assert [it.result(60)[0] for it in (first, *others)] == [b"first", b"k0", b"k1", b"k2"]
@@ -115,9 +119,7 @@ def test_all_that_share_a_lost_trip_hear_of_it_and_the_next_one_works(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given threads that wait for one under way
-    held, first = bench.leader()
-    others = [bench.call(bench.echo, f"k{number}") for number in range(3)]
-    bench.waiting(3)
+    held, first, others = bench.followed(3)
 
     # When their trip is lost / Then each of them raises that
     monkeypatch.setattr(bench.trips, "_answers", raising(ConnectionResetError("lost")))
@@ -154,9 +156,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_holds_up_nobody(bench: Benc
 def test_those_who_share_a_trip_with_an_interrupted_leader_are_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, first = bench.leader()
-    others = [bench.call(bench.echo, f"k{number}") for number in range(2)]
-    bench.waiting(2)
+    held, first, others = bench.followed(2)
     monkeypatch.setattr(bench.trips, "_answers", raising(KeyboardInterrupt()))
     held.go.set()
     first.result(60)
