@@ -6,7 +6,7 @@ from outbox.clock import monotonic
 from outbox.consumer.claims import Claim
 from outbox.consumer.errors import StoreAway
 from outbox.consumer.keys import stored_key
-from outbox.consumer.redis_claims import Redis, exceptions, fingerprint, reachable
+from outbox.consumer.redis_claims import Reachable, Redis, exceptions, fingerprint
 from outbox.consumer.redis_inbox import connected
 from outbox.consumer.remembering import Counters, Executing, Remembering
 
@@ -33,7 +33,7 @@ class RedisMemory:
             self._counters.count("errors")
             return False
         try:
-            with reachable():
+            with Reachable():
                 value = self._client.get(self._key(claim))
         except (StoreAway, exceptions.RedisError) as error:
             self._leave_alone(error)
@@ -45,14 +45,14 @@ class RedisMemory:
         if monotonic() < self._rests_until:
             return
         try:
-            with reachable():
+            with Reachable():
                 self._client.set(self._key(claim), fingerprint(claim), px=self._ttl)
         except (StoreAway, exceptions.RedisError) as error:
             self._leave_alone(error)
 
     def forget(self, consumer: str, key: bytes) -> None:
         """Before a replay: raises ``StoreAway`` rather than leave the mark behind."""
-        with reachable():
+        with Reachable():
             self._client.delete(self._name(consumer, key))
 
     def _key(self, claim: Claim) -> bytes:

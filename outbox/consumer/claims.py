@@ -14,7 +14,7 @@ from outbox.columns import MYSQL_FAMILY
 from outbox.consumer import opening
 from outbox.consumer.drivers import DUPLICATE_ENTRY, LOCK_NOWAIT, LOCK_TIMEOUT, begun, number_of
 from outbox.consumer.errors import TransactionBroken
-from outbox.consumer.keys import payload_hash, stored_key
+from outbox.consumer.keys import stored_key
 from outbox.consumer.message import Message
 from outbox.consumer.schema import inbox
 from outbox.consumer.single_trip import Answer, Wire, binary
@@ -44,7 +44,7 @@ class Claim:
     @classmethod
     def of(cls, consumer: str, message: Message) -> "Claim":
         """The claim that a message makes for a consumer."""
-        return cls(consumer, stored_key(message.key), message.topic, payload_hash(message.tag, message.body))
+        return cls(consumer, stored_key(message.key), message.topic, message.payload_hash)
 
     def columns(self) -> dict[str, Any]:
         """As columns of the inbox."""

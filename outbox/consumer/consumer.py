@@ -51,7 +51,7 @@ class Consumer(ABC):
         """
 
         def register(function: H) -> H:
-            self._subscriptions.add(topic, tag, Subscription(function, key, message_id))
+            self._subscriptions.add(topic, tag, Subscription(self._callable(function), key, message_id))
             return function
 
         return register
@@ -67,6 +67,10 @@ class Consumer(ABC):
         """Runs the delivery's handler, unless its effect is durable already."""
         admitted = self.admit(delivery)
         return self.execute(*admitted) if isinstance(admitted, tuple) else admitted
+
+    def _callable(self, function: Callable[..., object]) -> Callable[..., object]:
+        """What ``execute`` is given for a registered function."""
+        return function
 
     @abstractmethod
     def execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:

@@ -48,12 +48,14 @@ class LeasedExecution:
         return Duplicate()
 
     def _work(self, claim: Claim, lease: Lease, work: Work) -> None:
-        with self._keeper.keeping(lease):
-            try:
-                work(lease)
-            except BaseException:
-                self._release(claim, lease)
-                raise
+        self._keeper.keep(lease)
+        try:
+            work(lease)
+        except BaseException:
+            self._release(claim, lease)
+            raise
+        finally:
+            self._keeper.let_go(lease)
 
     def _release(self, claim: Claim, lease: Lease) -> None:
         """Best effort: a lease that is not given back runs out."""

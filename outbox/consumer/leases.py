@@ -2,8 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -100,19 +98,18 @@ class Keeper:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    @contextmanager
-    def keeping(self, lease: Lease) -> Iterator[None]:
-        """Renews the lease until the block ends."""
+    def keep(self, lease: Lease) -> None:
+        """Renews the lease until it is let go."""
         with self._lock:
             self._leases.add(lease)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="outbox-leases", daemon=True)
                 self._thread.start()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._leases.discard(lease)
+
+    def let_go(self, lease: Lease) -> None:
+        """Its work is over."""
+        with self._lock:
+            self._leases.discard(lease)
 
     def _run(self) -> None:
         """Ends with a round that finds nothing to renew."""

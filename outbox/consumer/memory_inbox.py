@@ -3,12 +3,14 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
 from outbox.clock import monotonic
 from outbox.consumer.claims import Claim
 from outbox.consumer.keys import stored_key
+from outbox.consumer.message import Message
+from outbox.consumer.outcome import Outcome
 from outbox.consumer.remembering import Counters, Executing, Remembering
 
 _Name = tuple[bytes, str, bytes]
@@ -77,14 +79,14 @@ class MemoryInbox(Remembering):
         self._local.forget(stored_key(key))
         return forgotten
 
-    @contextmanager
-    def _alone(self, claim: Claim) -> Iterator[None]:
+    def _execute(self, claim: Claim, message: Message, handler: Callable[..., Any]) -> Outcome:
+        """One at a time for each key; other processes are kept apart by the strategy behind."""
         name = _name(claim)
         with self._landed:
             self._landed.wait_for(lambda: name not in self._flying)
             self._flying.add(name)
         try:
-            yield
+            return super()._execute(claim, message, handler)
         finally:
             with self._landed:
                 self._flying.discard(name)

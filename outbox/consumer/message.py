@@ -9,6 +9,7 @@ from typing import Any
 from outbox.brokers.base import CONTENT_TYPE
 from outbox.brokers.source import Delivery
 from outbox.consumer.errors import Permanent
+from outbox.consumer.keys import payload_hash
 from outbox.message import RESERVED_PREFIX, RESERVED_PROPERTIES
 
 
@@ -28,6 +29,8 @@ class Message:
     #: From 1; how often the broker delivered it to this group, as far as the broker knows.
     attempt: int
     content_type: str
+    #: SHA-256 over tag and body: another message under the same key differs here.
+    payload_hash: bytes
 
     @classmethod
     def of(cls, delivery: Delivery, key: str) -> "Message":
@@ -41,6 +44,7 @@ class Message:
             unique_id=delivery.unique_id,
             attempt=delivery.attempt,
             content_type=delivery.properties.get(CONTENT_TYPE, "application/octet-stream"),
+            payload_hash=payload_hash(delivery.tag, delivery.body),
         )
 
     @property

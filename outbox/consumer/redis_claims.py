@@ -5,9 +5,6 @@ nobody ends what another one owns. Times to live are Redis' own; no other clock 
 Redis forgets (flush, eviction, a fail-over that loses writes) happens again; nothing is lost.
 """
 
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, Final
 
@@ -15,6 +12,7 @@ from outbox.consumer.claims import Claim
 from outbox.consumer.errors import StoreAway
 from outbox.consumer.leases import Busy, Claimed, Contradicted, Finished
 from outbox.errors import SettingsError
+from outbox.identity import fresh_number
 
 try:
     from redis import Redis as Redis
@@ -88,7 +86,7 @@ class RedisClaims:
 
     def claim(self, claim: Claim, lease: float) -> Claimed | Finished | Busy | Contradicted:
         """Sets the key if it is not there."""
-        token = secrets.randbits(63)
+        token = fresh_number()
         answer, left = self._run(self._claim, claim, token, lease)
         word = answer if isinstance(answer, str) else answer.decode()
         if word == "busy":
@@ -110,7 +108,7 @@ class RedisClaims:
         self._run(self._release, claim, token, 0.0)
 
     def _run(self, script: Any, claim: Claim, token: int, seconds: float) -> Any:
-        with reachable():
+        with Reachable():
             arguments = [token, fingerprint(claim), max(1, round(seconds * 1000))]
             return self._trips.call(script, redis_key(claim), arguments)
 
@@ -130,12 +128,17 @@ def fingerprint(claim: Claim) -> str:
     return sha256(claim.topic.encode() + b"\x00" + claim.payload_hash).hexdigest()
 
 
-@contextmanager
-def reachable() -> Iterator[None]:
-    """Turns what Redis cannot do at all now into ``StoreAway``."""
-    try:
-        yield
-    except exceptions.RedisError as error:
-        if isinstance(error, _AWAY) or str(error).startswith(_CANNOT_WRITE):
+class Reachable:
+    """A block in which what Redis cannot do at all now is raised as ``StoreAway``."""
+
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Any other error goes on as it is."""
+        if isinstance(error, _AWAY) or (isinstance(error, exceptions.RedisError) and _cannot_write(error)):
             raise StoreAway(f"Redis: {error}") from error
-        raise
+
+
+def _cannot_write(error: Exception) -> bool:
+    return str(error).startswith(_CANNOT_WRITE)

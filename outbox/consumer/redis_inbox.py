@@ -17,7 +17,7 @@ from outbox.consumer.leased import LeasedExecution
 from outbox.consumer.leases import Lease
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Outcome
-from outbox.consumer.redis_claims import Redis, RedisClaims, exceptions, key_of, reachable
+from outbox.consumer.redis_claims import Reachable, Redis, RedisClaims, exceptions, key_of
 from outbox.errors import SettingsError
 
 log = logging.getLogger(__name__)
@@ -61,16 +61,16 @@ class RedisInbox(Consumer):
         claim = Claim.of(self.consumer, message)
 
         def work(lease: Lease) -> None:
-            call(partial(self._run, handler, message, lease), lambda _: False)
+            call(partial(handler, message, lease), lambda _: False)
             if not self._claims.complete(claim, lease.token):
                 raise LeaseLost(f"key {message.key!r}: another owner claimed it; both may have had their effect")
 
         return self._execution.execute(claim, work)
 
-    def _run(self, handler: Handler, message: Message, lease: Lease) -> object:
-        if inspect.iscoroutinefunction(handler):
-            return self._loop.run(self._loop.adapted(handler), message, lease)
-        return handler(message, lease)
+    def _callable(self, function: Callable[..., object]) -> Callable[..., object]:
+        if inspect.iscoroutinefunction(function):
+            return partial(self._loop.run, self._loop.adapted(function))
+        return function
 
     def _check_store(self) -> None:
         check_durability(self._client)
@@ -81,7 +81,7 @@ class RedisInbox(Consumer):
 
     def forget(self, key: str) -> bool:
         """Has the effect of a key happen again when its message is replayed; whether it was known."""
-        with reachable():
+        with Reachable():
             return bool(self._client.delete(key_of(self.consumer, stored_key(key))))
 
     def purge(self) -> int:

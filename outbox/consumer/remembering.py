@@ -5,8 +5,7 @@ or an error of it means nothing: the strategy finds out. So it can neither lose 
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -139,17 +138,18 @@ class Remembering:
 
     def execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:
         """Asks the memory, then the strategy, then fills the memory."""
-        claim = Claim.of(self.consumer, message)
-        with self._alone(claim):
-            if self._memory.knows(claim):
-                self.counters.count("hits")
-                return Duplicate()
-            self.counters.count("misses")
-            outcome = self._inner.execute(message, handler)
-            if isinstance(outcome, Processed | Duplicate):
-                self._memory.remember(claim)
-            if isinstance(outcome, Duplicate):
-                self.counters.count("conflicts")
+        return self._execute(Claim.of(self.consumer, message), message, handler)
+
+    def _execute(self, claim: Claim, message: Message, handler: Callable[..., Any]) -> Outcome:
+        if self._memory.knows(claim):
+            self.counters.count("hits")
+            return Duplicate()
+        self.counters.count("misses")
+        outcome = self._inner.execute(message, handler)
+        if isinstance(outcome, Processed | Duplicate):
+            self._memory.remember(claim)
+        if isinstance(outcome, Duplicate):
+            self.counters.count("conflicts")
         return outcome
 
     def park(self, delivery: Delivery, reason: str) -> bool:
@@ -167,8 +167,3 @@ class Remembering:
     def close(self) -> None:
         """Closes the strategy behind."""
         self._inner.close()
-
-    @contextmanager
-    def _alone(self, _claim: Claim) -> Iterator[None]:
-        """Other processes work on the same key as well; the strategy behind keeps them apart."""
-        yield

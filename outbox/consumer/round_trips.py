@@ -1,7 +1,9 @@
 """Redis scripts that many threads call: the calls that come while a round trip is under way share the next one.
 
 Threads that all go through the sockets of a client each hand Python's interpreter lock on at every system call, and
-spend more on that than on their work. A thread that finds nobody under way goes at once, with its own call alone.
+spend more on that than on their work. A thread that finds nobody under way goes at once, with its own call alone. Trips
+that follow each other use one connection, since taking one from the pool and giving it back costs as much as a call; it
+is given back as soon as nobody waits, so that the pool has what it had without us, and finds connections that are gone.
 """
 
 import os
@@ -11,7 +13,7 @@ from typing import Any
 
 from redis import Redis
 from redis.exceptions import ConnectionError as Disconnected
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 
 class RoundTrips:
@@ -41,6 +43,7 @@ class RoundTrips:
         self._lock = threading.Lock()
         self._waiting: list[_Call] = []
         self._under_way = False
+        self._connection: Any = None  # of those who are under way
         self._process = os.getpid()
 
     def _leads(self, call: "_Call") -> bool:
@@ -82,27 +85,51 @@ class RoundTrips:
     def _hand_over(self) -> None:
         """The first that waits leads the next trip: nobody serves the others for longer than its own."""
         with self._lock:
-            if not self._waiting:
-                self._under_way = False
+            if self._waiting:
+                following = self._waiting.pop(0)
+                following.leads = True
+                following.settled.release()
                 return
-            following = self._waiting.pop(0)
-            following.leads = True
-            following.settled.release()
+            self._under_way = False
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            self._client.connection_pool.release(connection)
 
     def _send(self, together: "Sequence[_Call]") -> None:
         try:
-            answers = [together[0].alone()] if len(together) == 1 else self._answers(together)
+            answers = self._answers(together)
         except Exception as error:  # noqa: BLE001 -- raised again in each caller's thread
             answers = [error] * len(together)
         for call, answer in zip(together, answers, strict=True):
             call.answer = answer
 
     def _answers(self, together: "Sequence[_Call]") -> list[Any]:
-        pipeline = self._client.pipeline(transaction=False)
-        for call in together:
-            pipeline.evalsha(call.script.sha, 1, call.key, *call.arguments)
-        answers: list[Any] = pipeline.execute(raise_on_error=False)
+        """Those of one trip; repeated as the client's settings say, as each call alone would be."""
+        if self._connection is None:
+            self._connection = self._client.connection_pool.get_connection()
+        connection = self._connection
+        try:
+            answers: list[Any] = connection.retry.call_with_retry(
+                lambda: _exchanged(connection, together), lambda _: connection.disconnect()
+            )
+        except BaseException:
+            connection.disconnect()  # answers that nobody reads may be on their way
+            raise
         return answers
+
+
+def _exchanged(connection: Any, together: "Sequence[_Call]") -> list[Any]:
+    commands = [("EVALSHA", call.script.sha, 1, call.key, *call.arguments) for call in together]
+    connection.send_packed_command(connection.pack_commands(commands))
+    return [_read(connection) for _ in commands]
+
+
+def _read(connection: Any) -> Any:
+    """An answer, or Redis' refusal of this one call."""
+    try:
+        return connection.read_response()
+    except ResponseError as refused:
+        return refused
 
 
 class _Call:

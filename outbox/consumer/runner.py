@@ -2,10 +2,8 @@
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from outbox import faults
 from outbox.brokers.base import BrokerClosed
@@ -123,11 +121,11 @@ class Runner:
 
     def _process(self, waiting: Sequence[Held]) -> None:
         rest = self._settings.outage_rest
-        losses: Counter[Held] = Counter()
         while not self._stop.is_set() and (waiting := _ours(waiting)):
-            judged = map(partial(_judged, losses), waiting, self._outcomes(waiting))
-            settled = map(self._settled, waiting, judged)
-            waiting = [held for held, done in zip(waiting, settled, strict=True) if not done]
+            outcomes = self._outcomes(waiting)
+            waiting = [
+                held for held, outcome in zip(waiting, outcomes, strict=True) if not self._settled(held, outcome)
+            ]
             if not waiting:
                 return
             # The messages stay with us, renewed, so that an outage does not use up their retries.
@@ -140,8 +138,11 @@ class Runner:
     def _settled(self, held: Held, outcome: Outcome) -> bool:
         """Tells the broker; False: the store is away, nothing was answered."""
         if isinstance(outcome, Retry) and outcome.outage:
-            log.warning("the store is away, message %s waits: %s", held.delivery.unique_id, outcome.reason)
-            return False
+            if held.losses_in_a_row(outcome.begun) < _LOSSES:
+                log.warning("the store is away, message %s waits: %s", held.delivery.unique_id, outcome.reason)
+                return False
+            # One that ends the connection each time, by its size or its duration, would pass for an outage for ever.
+            outcome = Retry(outcome.reason)
         try:
             self._settlement.settle(held, outcome)
         except Exception:
@@ -167,12 +168,6 @@ class Runner:
             worker.join(max(0.0, end - monotonic()))
         if late := [worker.name for worker in workers if worker.is_alive()]:
             log.error("handlers still run after the drain time-out (%s): their messages come again", ", ".join(late))
-
-
-def _judged(losses: "Counter[Held]", held: Held, outcome: Outcome) -> Outcome:
-    """A message that ends the connection each time, by its size or its duration, would pass for an outage for ever."""
-    losses[held] = losses[held] + 1 if isinstance(outcome, Retry) and outcome.begun else 0
-    return Retry(getattr(outcome, "reason", "")) if losses[held] >= _LOSSES else outcome
 
 
 def _ours(waiting: Sequence[Held]) -> list[Held]:

@@ -7,11 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from redis import Redis
+from redis import BlockingConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
+from outbox.consumer import round_trips
 from outbox.consumer.round_trips import RoundTrips
 from outbox.identity import fresh_token
 from tests.waiting import expect_soon
@@ -21,34 +22,37 @@ _FAILS = "return redis.call('INCR', KEYS[1], ARGV[1])"
 
 
 class Held:
-    """A script whose first call goes on when it is let go."""
+    """The next trip goes on when it is let go."""
 
-    def __init__(self, script: Any) -> None:
-        self.sha = script.sha
+    def __init__(self, trips: RoundTrips, monkeypatch: pytest.MonkeyPatch) -> None:
         self.under_way, self.go = threading.Event(), threading.Event()
-        self._script = script
+        self._answers, self._undo = trips._answers, monkeypatch.undo
+        monkeypatch.setattr(trips, "_answers", self)
 
-    def __call__(self, **given: Any) -> Any:
+    def __call__(self, together: Sequence[Any]) -> list[Any]:
+        self._undo()
         self.under_way.set()
         assert self.go.wait(60)
-        return self._script(**given)
+        return self._answers(together)
 
 
 class Bench:
     """A thread that is under way, and others that wait for it."""
 
-    def __init__(self, url: str, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, url: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = url
         self.client = Redis.from_url(url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
         self.echo = self.client.register_script(_ECHO)
         self.trips = RoundTrips(self.client)
         self._pool = pool
+        self._monkeypatch = monkeypatch
 
     def call(self, script: Any, key: str, argument: str = "") -> "Future[Any]":
         return self._pool.submit(self.trips.call, script, key.encode(), [argument])
 
     def leader(self) -> tuple[Held, "Future[Any]"]:
-        held = Held(self.echo)
-        first = self.call(held, "first")
+        held = Held(self.trips, self._monkeypatch)
+        first = self.call(self.echo, "first")
         assert held.under_way.wait(60)
         return held, first
 
@@ -72,9 +76,9 @@ def raising(error: BaseException) -> Callable[[object], list[object]]:
 
 
 @pytest.fixture
-def bench(redis_server: str) -> Iterator[Bench]:
+def bench(redis_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with ThreadPoolExecutor(8) as pool:
-        bench = Bench(redis_server, pool)
+        bench = Bench(redis_server, pool, monkeypatch)
         yield bench
     bench.client.close()
 
@@ -174,3 +178,58 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(bench: Bench) -
     assert bench.call(bench.echo, "child").result(60) == [b"child", b""]
     held.go.set()
     first.result(60)
+
+
+def in_use(client: Redis) -> int:
+    return len(client.connection_pool._in_use_connections)
+
+
+def test_those_who_follow_each_other_use_one_connection_and_give_it_back(redis_server: str, bench: Bench) -> None:
+    # Given a client that may have one connection
+    one = BlockingConnectionPool.from_url(redis_server, max_connections=1, timeout=5)
+    bench.client.connection_pool = one
+    # When calls share trips
+    held, first, others = bench.followed(3)
+    held.go.set()
+    assert [it.result(60)[0] for it in (first, *others)] == [b"first", b"k0", b"k1", b"k2"]
+    # Then the others who use the client find it free
+    expect_soon(lambda: bench.client.ping(), "the connection is free")
+    one.disconnect()
+
+
+def test_a_connection_that_redis_ends_between_trips_is_made_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given threads that wait for one whose connection Redis ends when it has answered
+    bench.client.connection_pool.connection_kwargs["retry"] = Retry(NoBackoff(), 1)
+    held, first, others = bench.followed(2)
+    exchanged, sizes = round_trips._exchanged, list[int]()
+
+    def ended(connection: Any, together: Sequence[Any]) -> list[Any]:
+        sizes.append(len(together))
+        answers = exchanged(connection, together)
+        if len(sizes) == 1:
+            with Redis.from_url(bench.url) as other:
+                assert other.client_kill_filter(_type="normal", skipme=True)
+        return answers
+
+    monkeypatch.setattr(round_trips, "_exchanged", ended)
+    # When they follow it / Then they are answered all the same
+    held.go.set()
+    assert [it.result(60)[0] for it in (first, *others)] == [b"first", b"k0", b"k1"]
+    assert sizes == [1, 2, 2]
+    expect_soon(lambda: in_use(bench.client) == 0, "given back")
+
+
+def test_answers_that_an_interrupted_leader_did_not_read_reach_nobody_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a leader that is interrupted between the answers of a trip
+    held, first, others = bench.followed(3)
+    reads = iter((round_trips._read, round_trips._read, raising(KeyboardInterrupt())))
+    monkeypatch.setattr(round_trips, "_read", lambda connection: next(reads)(connection))
+    held.go.set()
+    assert first.result(60) == [b"first", b""]
+    assert isinstance(others[0].exception(60), KeyboardInterrupt)
+    monkeypatch.undo()
+    # When others call / Then each gets its own answer
+    assert [bench.call(bench.echo, f"n{number}").result(60)[0] for number in range(4)] == [b"n0", b"n1", b"n2", b"n3"]
+    assert in_use(bench.client) == 0
