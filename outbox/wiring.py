@@ -30,7 +30,7 @@ from outbox.brokers.remoting.tls import tls_context, tls_dial
 from outbox.brokers.source import Source
 from outbox.errors import SettingsError
 from outbox.settings import Settings
-from outbox.store.database import Database, parsed
+from outbox.store.database import Database, parsed, sqlite_file
 
 #: Schemes whose address is one of name servers, which answer for the whole cluster.
 _WITH_NAME_SERVERS = frozenset(("rocketmq", "rocketmq+native"))
@@ -43,9 +43,8 @@ def open_database(settings: Settings) -> Database:
     if settings.databases:
         names = ", ".join(it.name for it in settings.databases)
         raise SettingsError(f"OUTBOX_DATABASE: several databases are listed: choose one with --database: {names}")
-    url = parsed(settings.database_url)
-    if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
-        _make_folder(Path(str(url.database)), "OUTBOX_DATABASE_URL")
+    if path := sqlite_file(parsed(settings.database_url)):
+        _make_folder(path, "OUTBOX_DATABASE_URL")
     # Passes, and what runs beside them: claim, renewal, reconciler, retention, check-back, answers to checks.
     return Database(settings.database_url, pool_size=settings.passes + 8)
 

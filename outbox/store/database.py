@@ -107,11 +107,8 @@ class Database:
 
     def missing_file(self) -> Path | None:
         """The SQLite file that is not there yet, and that the first connection would make."""
-        name = self.engine.url.database
-        if self.dialect != "sqlite" or name in (None, "", ":memory:") or str(name).startswith("file:"):
-            return None
-        path = Path(str(name))
-        return None if path.exists() else path
+        path = sqlite_file(self.engine.url)
+        return None if path is None or path.exists() else path
 
     def close(self) -> None:
         """Closes the pooled connections."""
@@ -184,6 +181,14 @@ def parsed(url: str) -> URL:
     if name.split("+")[0] not in {"postgresql", "sqlite", *MYSQL_FAMILY}:
         raise SettingsError(f"database_url: {name!r} is not supported; use PostgreSQL, MariaDB/MySQL or SQLite")
     return address.set(drivername=name)
+
+
+def sqlite_file(url: URL) -> Path | None:
+    """The file of a SQLite database; None: there is none, or its place is a URI, which SQLite alone reads."""
+    name = url.database
+    if url.get_backend_name() != "sqlite" or not name or name == ":memory:" or name.startswith("file:"):
+        return None
+    return Path(name)
 
 
 def _opened(url: URL, pool_size: int) -> Engine:

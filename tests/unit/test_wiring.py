@@ -9,7 +9,7 @@ from outbox.clock import monotonic
 from outbox.errors import SettingsError
 from outbox.identity import unique_ids
 from outbox.settings import load
-from outbox.wiring import open_broker, open_source
+from outbox.wiring import open_broker, open_database, open_source
 
 _WAIT = 30.0
 
@@ -20,6 +20,17 @@ def test_a_password_in_the_broker_s_url_is_refused_and_not_repeated(scheme: str)
     with pytest.raises(SettingsError, match="OUTBOX_SECRET_KEY") as raised:
         open_broker(settings)
     assert "secret@" not in str(raised.value)
+
+
+def test_a_folder_is_made_for_a_file_of_sqlite_and_not_for_a_uri(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # When databases are opened by the name of their file, and by a URI
+    for url in ("sqlite:///by-name/shop.db", "sqlite:///file:by-uri/shop.db?uri=true"):
+        open_database(load(database_url=url)).close()
+    # Then the one folder is there, and nothing that has the URI's name
+    assert [it.name for it in tmp_path.iterdir()] == ["by-name"]
 
 
 def test_what_a_dead_consumer_held_comes_again_after_the_time_that_is_set(tmp_path: Path) -> None:
