@@ -96,7 +96,11 @@ def open_ledger(settings: Settings) -> Ledger:
     space = _namespace(settings)
     if scheme == "embedded":
         return space.ledger(EmbeddedLedger(_file(address), broker_timing(settings)))
-    _refuse_proxies(scheme, "read what lies in a topic")
+    if scheme == _PROXIES:
+        raise SettingsError(
+            "OUTBOX_BROKER_URL: rocketmq+grpc:// sends, receives and answers checks, it does not read what lies in a "
+            "topic; for this command set OUTBOX_BROKER_URL to rocketmq://host:9876 (a name server of the same cluster)"
+        )
     return space.ledger(RemotingLedger(address, dialler=_dial(settings), sign=_sign(settings)))
 
 
@@ -211,15 +215,6 @@ def _split(url: str) -> tuple[str, str]:
     if scheme in _WITH_NAME_SERVERS:
         _check_name_servers(address)
     return scheme, address
-
-
-def _refuse_proxies(scheme: str, what: str) -> None:
-    """``SettingsError`` for what only name servers lead to."""
-    if scheme == _PROXIES:
-        raise SettingsError(
-            f"OUTBOX_BROKER_URL: rocketmq+grpc:// sends, receives and answers checks, it does not {what}; for this "
-            "command set OUTBOX_BROKER_URL to rocketmq://host:9876 (a name server of the same cluster)"
-        )
 
 
 def _check_name_servers(address: str) -> None:
