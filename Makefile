@@ -13,7 +13,7 @@ RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 # Extra arguments for pytest: make test ARGS="-k lanes -x"
 ARGS ?=
-# Test processes, each with servers of its own: more than cores, since most tests wait, for leases, a broker's timers,
+# Test processes, each with databases and a Redis of its own, and one RocketMQ for all: more than cores, since most tests wait, for leases, a broker's timers,
 # or a process to start. One by one, the tests of units and models took 185 s, 65 s of them CPU time, those of the
 # strategies (off MariaDB) 218 s and 94 s, on two cores with other work on them; the crash points among these 116 s and
 # 30 s.
@@ -31,7 +31,7 @@ demo: $(RUNTIME) ## Show the whole story on SQLite and the embedded broker; need
 
 test: $(DEVELOPMENT) ## Lint, then every test on real servers, with coverage
 	@$(MAKE) --no-print-directory --jobs=5 $(LINT) services
-	@$(RUN) -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist worksteal --cov --cov-report=term:skip-covered)
+	@$(RUN) -m $(if $(ARGS),pytest $(ARGS),tests.services.sharing $(RUN) -m pytest -n $(WORKERS) --dist worksteal --cov --cov-report=term:skip-covered)
 
 lint: $(DEVELOPMENT) ## Style, types and import contracts
 	@$(MAKE) --no-print-directory --jobs=4 $(LINT)

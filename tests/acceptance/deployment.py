@@ -34,6 +34,11 @@ QUICK = {
 }
 
 
+def group_of(topic: str) -> str:
+    """The producer group: others with the same one on a shared broker would get our checks."""
+    return f"outbox-{topic}"
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A message as the broker shows it."""
@@ -60,6 +65,7 @@ class Deployment:
             "OUTBOX_DATABASE_URL": database_url,
             "OUTBOX_BROKER_URL": broker_url,
             "OUTBOX_ORIGIN": "shop",
+            "OUTBOX_GROUP": group_of(topic),
             "SHOP_DATABASE_URL": database_url,
             "SHOP_TOPIC": topic,
         }

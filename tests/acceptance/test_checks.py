@@ -16,7 +16,7 @@ from outbox.lifecycle import State
 from outbox.store.claims import Claims
 from outbox.store.identity import Identity
 from tests.acceptance.conftest import deployed, rocketmq_stack
-from tests.acceptance.deployment import Deployment
+from tests.acceptance.deployment import Deployment, group_of
 from tests.services.databases import fresh_database
 from tests.services.postgres import Postgres
 from tests.services.require import require
@@ -28,7 +28,7 @@ class Orphans:
     def __init__(self, deployment: Deployment, namesrv: str) -> None:
         self._database = deployment.database
         self._topic = deployment.topic
-        self._broker = RemotingBroker(namesrv, "outbox-shop")
+        self._broker = RemotingBroker(namesrv, group_of(deployment.topic))
         self._origin = origin_of("shop", Identity(deployment.database).database_id())
 
     def leased_row(self, key: str, lease: float) -> tuple[int, str]:

@@ -23,7 +23,7 @@ DEADLINE = 120.0
 @pytest.fixture
 def broker(rocketmq_proxy: str) -> Iterator[GrpcBroker]:
     """A connection to the shared proxy."""
-    opened = GrpcBroker(Access(rocketmq_proxy), "group")
+    opened = GrpcBroker(Access(rocketmq_proxy), f"group-{fresh_token()}")
     yield opened
     opened.close()
 
@@ -76,7 +76,8 @@ def test_checks_go_on_after_the_proxy_has_restarted(rocketmq: str, proxy_server:
     # Given a listener, a half whose sender is gone, and one of its own
     topic = topic_of(rocketmq, "TRANSACTION")
     with Admin(rocketmq) as admin:
-        sender, broker = (GrpcBroker(Access(proxy_server.url), "group") for _ in range(2))
+        group = f"group-{fresh_token()}"
+        sender, broker = (GrpcBroker(Access(proxy_server.url), group) for _ in range(2))
         orphan, own = (prepare_one(each, message(topic)) for each in (sender, broker))
         sender.close()
         decided = threading.Event()
