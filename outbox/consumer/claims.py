@@ -82,9 +82,7 @@ class Earlier:
         return None
 
 
-# The try-lock answers at once where the unique index would wait for the other transaction to end; the insert still
-# decides, also against writers that know nothing of the lock. The conflict target is named, or other violations would
-# hide behind it.
+# Lock, insert and conflict target as in ``opening``, for drivers that it does not speak to.
 _INSERT_POSTGRESQL = """
     WITH gate AS MATERIALIZED (
         SELECT pg_try_advisory_xact_lock(%(lock)s) AS mine, set_config('lock_timeout', %(lock_timeout)s, true)
