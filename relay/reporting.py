@@ -29,6 +29,7 @@ def _to_each(name: str) -> Callable[..., None]:
     return tell
 
 
+# Written out, a fact that is added to ``Events`` and forgotten here would be told to nobody.
 for _name in [name for name in vars(Events) if not name.startswith("_")]:
     setattr(FanOut, _name, _to_each(_name))
 
