@@ -51,7 +51,7 @@ class Consumer(ABC):
         """
 
         def register(function: H) -> H:
-            self._subscriptions.add(topic, tag, Subscription(self._callable(function), key, message_id))
+            self._subscriptions.add(topic, tag, Subscription(self._adapted(function), key, message_id))
             return function
 
         return register
@@ -68,8 +68,8 @@ class Consumer(ABC):
         admitted = self.admit(delivery)
         return self.execute(*admitted) if isinstance(admitted, tuple) else admitted
 
-    def _callable(self, function: Callable[..., object]) -> Callable[..., object]:
-        """What ``execute`` is given for a registered function."""
+    def _adapted(self, function: Callable[..., object]) -> Callable[..., object]:
+        """A registered function as ``execute`` calls it."""
         return function
 
     @abstractmethod

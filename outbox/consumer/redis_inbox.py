@@ -67,7 +67,7 @@ class RedisInbox(Consumer):
 
         return self._execution.execute(claim, work)
 
-    def _callable(self, function: Callable[..., object]) -> Callable[..., object]:
+    def _adapted(self, function: Callable[..., object]) -> Callable[..., object]:
         if inspect.iscoroutinefunction(function):
             return partial(self._loop.run, self._loop.adapted(function))
         return function
