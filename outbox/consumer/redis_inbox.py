@@ -17,7 +17,7 @@ from outbox.consumer.leased import LeasedExecution
 from outbox.consumer.leases import Lease
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Outcome
-from outbox.consumer.redis_claims import Reachable, Redis, RedisClaims, exceptions, key_of
+from outbox.consumer.redis_claims import Reachable, Redis, RedisClaims, exceptions, redis_key
 from outbox.errors import SettingsError
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class RedisInbox(Consumer):
     def forget(self, key: str) -> bool:
         """Has the effect of a key happen again when its message is replayed; whether it was known."""
         with Reachable():
-            return bool(self._client.delete(key_of(self.consumer, stored_key(key))))
+            return bool(self._client.delete(redis_key(self.consumer, stored_key(key))))
 
     def purge(self) -> int:
         """Nothing: Redis forgets by itself."""

@@ -158,7 +158,7 @@ def test_nobody_ends_what_another_one_owns(redis: Redis, claim: Claim) -> None:
     claims = RedisClaims(redis, 60)
     first = claims.claim(claim, 0.05)
     assert isinstance(first, Claimed)
-    while redis.exists(redis_key(claim)):
+    while redis.exists(redis_key(claim.consumer, claim.key)):
         time.sleep(0.01)
     second = claims.claim(claim, 60)
     assert isinstance(second, Claimed)
@@ -255,7 +255,7 @@ def test_an_owner_that_lost_its_key_is_told(redis: Redis, name: str, claim: Clai
     lost: list[bool] = []
 
     def robbed(_message: Message, lease: Lease) -> None:
-        redis.delete(redis_key(claim))
+        redis.delete(redis_key(claim.consumer, claim.key))
         assert isinstance(RedisClaims(redis, 60).claim(claim, 60), Claimed)
         while lease.held:
             time.sleep(0.02)
