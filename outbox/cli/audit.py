@@ -16,7 +16,7 @@ from outbox import settings
 from outbox.audit import Audit, Finding, Kind, Scope, Untold, before, scope_of
 from outbox.brokers.ledger import CannotTell
 from outbox.cli import present
-from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin, reachable, ready, seconds
+from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin, ready, seconds
 from outbox.cli.rows import OfTopic
 from outbox.envelope import origin_of
 from outbox.settings import Settings
@@ -49,7 +49,7 @@ def audit_command(
     age, back = seconds(older_than, "--older-than"), _last(last, since, until)
     begin, end = _moment(since, "--since"), _moment(until, "--until")
     loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin, database=named)
-    with ready(loaded) as database, reachable(database), _cannot_tell_is_told():
+    with ready(loaded) as database, _cannot_tell_is_told():
         now = AuditedRows(database).now()
         end = end or now
         begin = begin or before(end, back)

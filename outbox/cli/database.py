@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from outbox import migrate, settings
-from outbox.cli.options import DatabaseUrl, Named, opened, reachable
+from outbox.cli.options import DatabaseUrl, Named, opened
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError, SettingsError
 from outbox.store.database import parsed
@@ -31,7 +31,7 @@ class Dialect(StrEnum):
 @app.command()
 def upgrade(database_url: DatabaseUrl = None, named: Named = None) -> None:
     """Brings the schema to this version; does nothing where it is there already."""
-    with opened(database_url, named, at_head=False) as database, reachable(database):
+    with opened(database_url, named, at_head=False) as database:
         with database.engine.connect() as connection:
             before = migrate.current(connection)
         migrate.upgrade(database)
@@ -42,7 +42,7 @@ def upgrade(database_url: DatabaseUrl = None, named: Named = None) -> None:
 @app.command()
 def check(database_url: DatabaseUrl = None, named: Named = None) -> None:
     """Says whether the schema fits this version; exit code 1 if it does not."""
-    with opened(database_url, named, at_head=False) as database, reachable(database):
+    with opened(database_url, named, at_head=False) as database:
         try:
             migrate.check(database)
         except SchemaError as found:
@@ -65,7 +65,7 @@ def adopt(
         raise SettingsError(
             "--yes: needed, since halves under way of this database become foreign to it: is it a copy?"
         )
-    with opened(database_url, named) as database, reachable(database):
+    with opened(database_url, named) as database:
         typer.echo(f"this database is {Identity(database).adopt()} from now on; restart its relays and check-backs")
 
 

@@ -42,23 +42,18 @@ def opened(database_url: str | None, named: str | None = None, *, at_head: bool 
 
 @contextmanager
 def ready(loaded: Settings, *, at_head: bool = True) -> Iterator[Database]:
-    """The settings' database, reachable and (``at_head``) migrated; ``SettingsError`` or ``SchemaError`` otherwise."""
+    """The settings' database; ``SchemaError`` unless it is migrated (``at_head``).
+
+    What the database or its driver refuses until the end is one line that names the setting, without the password.
+    """
     database = open_database(loaded)
     try:
-        with reachable(database):
-            if at_head:
-                migrate.check(database)
+        if at_head:
+            migrate.check(database)
         yield database
-    finally:
-        database.close()
-
-
-@contextmanager
-def reachable(database: Database) -> Iterator[None]:
-    """Turns what the database or its driver refuses into one line that names the setting, without the password."""
-    try:
-        yield
     except DBAPIError as error:
         url = database.engine.url
         said = without_secrets(str(error.orig), url)
         raise SettingsError(f"OUTBOX_DATABASE_URL: cannot use {where(url)}: {said}") from error
+    finally:
+        database.close()

@@ -10,7 +10,7 @@ import typer
 
 from outbox import settings
 from outbox.cli import present
-from outbox.cli.options import DatabaseUrl, Named, opened, reachable, seconds
+from outbox.cli.options import DatabaseUrl, Named, opened, seconds
 from outbox.commits import OUTCOME_UNKNOWN
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
@@ -197,14 +197,14 @@ def purge_command(
         if dead_older_than is None
         else _age(dead_older_than, loaded.check_horizon, "--dead-older-than"),
     )
-    with opened(database_url, named) as database, reachable(database):
+    with opened(database_url, named) as database:
         deleted = sum(Retention(database).run(periods, _BATCH))
     typer.echo(f"deleted {deleted} rows")
 
 
 @contextmanager
 def _operations(database_url: str | None, named: str | None) -> Iterator[Operations]:
-    with opened(database_url, named) as database, reachable(database):
+    with opened(database_url, named) as database:
         yield Operations(database)
 
 
