@@ -16,8 +16,7 @@ from outbox import settings
 from outbox.audit import Audit, Finding, Kind, Scope, Untold, before, scope_of
 from outbox.brokers.ledger import CannotTell
 from outbox.cli import present
-from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin, ready, seconds
-from outbox.cli.rows import OfTopic
+from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, OfTopic, Origin, ready, seconds
 from outbox.envelope import origin_of
 from outbox.settings import Settings
 from outbox.store.audited import AuditedRows

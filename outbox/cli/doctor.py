@@ -11,7 +11,6 @@ from outbox import settings
 from outbox.brokers.examiner import Examiner
 from outbox.cli import present
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin
-from outbox.cli.rows import AsJson
 from outbox.doctor.examination import examine
 from outbox.doctor.findings import Finding, Level, alarms
 from outbox.settings import Settings
@@ -29,7 +28,7 @@ def register(app: typer.Typer) -> None:
 def doctor_command(
     topic: Topics = None,
     group: Groups = None,
-    as_json: AsJson = False,
+    as_json: present.AsJson = False,
     database_url: DatabaseUrl = None,
     named: Named = None,
     broker_url: BrokerUrl = None,

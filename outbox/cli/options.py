@@ -15,6 +15,17 @@ from outbox.shown import where, without_secrets
 from outbox.store.database import Database
 from outbox.wiring import open_database
 
+
+def utf8(text: str | None) -> str | None:
+    """Refuses what a shell passes in another encoding; no database could hold it."""
+    if text is not None and not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise typer.BadParameter("is not UTF-8") from error
+    return text
+
+
 DatabaseUrl = Annotated[str | None, typer.Option("--database-url", help="Overrides OUTBOX_DATABASE_URL.")]
 BrokerUrl = Annotated[str | None, typer.Option("--broker-url", help="Overrides OUTBOX_BROKER_URL.")]
 Origin = Annotated[str | None, typer.Option("--origin", help="Overrides OUTBOX_ORIGIN.")]
@@ -22,6 +33,7 @@ Named = Annotated[
     str | None,
     typer.Option("--database", help="Which of the databases listed in outbox.toml; overrides OUTBOX_DATABASE."),
 ]
+OfTopic = Annotated[str | None, typer.Option("--topic", help="Only rows of this topic.", callback=utf8)]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

@@ -30,7 +30,7 @@ def list_command(
     target: Target,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many messages.")] = 50,
     after: Annotated[int, typer.Option(min=0, max=_MOST_ID, help="Only messages with a higher id.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    as_json: present.AsJson = False,
 ) -> None:
     """Lists parked messages in the order of their ids, with the reason of each."""
     with _consumer(target) as consumer:

@@ -4,12 +4,14 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
 #: What is shown of a payload: characters of text, or bytes as hexadecimal digits.
 PREVIEW_CHARACTERS = 2000

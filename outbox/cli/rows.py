@@ -10,7 +10,7 @@ import typer
 
 from outbox import settings
 from outbox.cli import present
-from outbox.cli.options import DatabaseUrl, Named, opened, seconds
+from outbox.cli.options import DatabaseUrl, Named, OfTopic, opened, seconds, utf8
 from outbox.commits import OUTCOME_UNKNOWN
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
@@ -28,25 +28,13 @@ _HELD = 20
 _DONE = {Move.CANCEL: State.CANCELLED.value, Move.REQUEUE: "requeued"}
 
 
-def _utf8(text: str | None) -> str | None:
-    """Refuses what a shell passes in another encoding; no database could hold it."""
-    if text is not None and not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise typer.BadParameter("is not UTF-8") from error
-    return text
-
-
 RowId = Annotated[int, typer.Argument(metavar="ID", min=1, max=_MOST_ID)]
 RowIds = Annotated[list[int] | None, typer.Argument(metavar="ID", min=1, max=_MOST_ID)]
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 InState = Annotated[State | None, typer.Option("--state", help="Only rows in this state.")]
-OfTopic = Annotated[str | None, typer.Option("--topic", help="Only rows of this topic.", callback=_utf8)]
-OfLane = Annotated[str | None, typer.Option("--lane", help="Only rows of this lane.", callback=_utf8)]
-OfReason = Annotated[str | None, typer.Option("--reason", help="Only rows whose reason has this.", callback=_utf8)]
+OfLane = Annotated[str | None, typer.Option("--lane", help="Only rows of this lane.", callback=utf8)]
+OfReason = Annotated[str | None, typer.Option("--reason", help="Only rows whose reason has this.", callback=utf8)]
 OfAge = Annotated[str | None, typer.Option("--older-than", help="Only rows added so long ago, such as 90m, 36h, 14d.")]
-OfKey = Annotated[str | None, typer.Option("--key", help="Only rows with this business key.", callback=_utf8)]
+OfKey = Annotated[str | None, typer.Option("--key", help="Only rows with this business key.", callback=utf8)]
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 def status_command(
     exact: Annotated[bool, typer.Option("--exact", help="Count every row, which takes long on millions.")] = False,
-    as_json: AsJson = False,
+    as_json: present.AsJson = False,
     database_url: DatabaseUrl = None,
     named: Named = None,
 ) -> None:
@@ -100,7 +88,7 @@ def list_command(
     older_than: OfAge = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many rows.")] = 50,
     after: Annotated[int, typer.Option(min=0, max=_MOST_ID, help="Only rows with a higher id.")] = 0,
-    as_json: AsJson = False,
+    as_json: present.AsJson = False,
     database_url: DatabaseUrl = None,
     named: Named = None,
 ) -> None:
@@ -117,7 +105,9 @@ def list_command(
         typer.echo(f"more rows follow: --after {rows[-1]['id']}", err=True)
 
 
-def show_command(row_id: RowId, as_json: AsJson = False, database_url: DatabaseUrl = None, named: Named = None) -> None:
+def show_command(
+    row_id: RowId, as_json: present.AsJson = False, database_url: DatabaseUrl = None, named: Named = None
+) -> None:
     """Shows everything about one row."""
     with _operations(database_url, named) as operations:
         row = operations.shown(row_id)
@@ -165,7 +155,7 @@ def requeue_command(
 
 def cancel_command(
     row_ids: Annotated[list[int], typer.Argument(metavar="ID", min=1, max=_MOST_ID)],
-    reason: Annotated[str, typer.Option(help="Why; kept with the row.", callback=_utf8)] = "cancelled by an operator",
+    reason: Annotated[str, typer.Option(help="Why; kept with the row.", callback=utf8)] = "cancelled by an operator",
     database_url: DatabaseUrl = None,
     named: Named = None,
 ) -> None:
