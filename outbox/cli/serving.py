@@ -7,7 +7,7 @@ opened, served and, where that fails, tried again by itself: no other one feels 
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from typing import Final
 
@@ -58,7 +58,7 @@ class SharedBrokers:
 
 
 class ServedDatabase:
-    """One database and what serves it, from ``run`` to ``stop``."""
+    """One database and what serves it, from ``ship`` or ``answer`` to ``stop``."""
 
     def __init__(self, name: str, settings: Settings, brokers: SharedBrokers, metrics: Metrics) -> None:
         self.name = name
@@ -69,7 +69,9 @@ class ServedDatabase:
         self._metrics = metrics
         self._stopping = threading.Event()
         self._stop: Callable[[], object] = lambda: None
-        metrics.gauge("outbox_ready", "1: rows are shipped, checks answered.", self._is_ready, database=name)
+        metrics.gauge(
+            "outbox_ready", "1: rows are shipped, checks answered.", lambda: float(self.vitals.ready()), database=name
+        )
         metrics.gauge("outbox_live", "0: a loop is stalled.", lambda: float(self.vitals.live()), database=name)
 
     def ship(self, *, checks: bool) -> None:
@@ -106,9 +108,6 @@ class ServedDatabase:
         self.vitals.has(_START)  # by now everything else that it needs is expected
         if not self._stopping.is_set():
             run()
-
-    def _is_ready(self) -> float:
-        return float(self.vitals.ready())
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Database, Broker]]:
@@ -170,7 +169,7 @@ class Process:
             thread.join()
 
     def _run_all(self) -> None:
-        threads: Sequence[threading.Thread] = [
+        threads = [
             supervisor.start(database.name, lambda _, database=database: self._serve(database), math.inf)  # type: ignore[misc]
             for supervisor, database in zip(self._supervisors, self._databases, strict=True)
         ]
@@ -180,5 +179,5 @@ class Process:
     def _probes(self) -> AbstractContextManager[object]:
         if self._settings.health_port is None:
             return nullcontext()
-        vitals: Mapping[str, Vitals] = {database.name: database.vitals for database in self._databases}
+        vitals = {database.name: database.vitals for database in self._databases}
         return HealthServer(self._settings.health_host, self._settings.health_port, vitals, self._metrics.text)
