@@ -24,13 +24,13 @@ _FAILS = "return redis.call('INCR', KEYS[1], ARGV[1])"
 class Held:
     """The next trip goes on when it is let go."""
 
-    def __init__(self, trips: RoundTrips, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, trips: RoundTrips) -> None:
         self.under_way, self.go = threading.Event(), threading.Event()
-        self._answers, self._undo = trips._answers, monkeypatch.undo
-        monkeypatch.setattr(trips, "_answers", self)
+        self._trips, self._answers = trips, trips._answers
+        vars(trips)["_answers"] = self
 
     def __call__(self, together: Sequence[Any]) -> list[Any]:
-        self._undo()
+        del vars(self._trips)["_answers"]  # later trips are none of ours
         self.under_way.set()
         assert self.go.wait(60)
         return self._answers(together)
@@ -39,19 +39,18 @@ class Held:
 class Bench:
     """A thread that is under way, and others that wait for it."""
 
-    def __init__(self, url: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, url: str, pool: ThreadPoolExecutor) -> None:
         self.url = url
         self.client = Redis.from_url(url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
         self.echo = self.client.register_script(_ECHO)
         self.trips = RoundTrips(self.client)
         self._pool = pool
-        self._monkeypatch = monkeypatch
 
     def call(self, script: Any, key: str, argument: str = "") -> "Future[Any]":
         return self._pool.submit(self.trips.call, script, key.encode(), [argument])
 
     def leader(self) -> tuple[Held, "Future[Any]"]:
-        held = Held(self.trips, self._monkeypatch)
+        held = Held(self.trips)
         first = self.call(self.echo, "first")
         assert held.under_way.wait(60)
         return held, first
@@ -76,9 +75,9 @@ def raising(error: BaseException) -> Callable[[object], list[object]]:
 
 
 @pytest.fixture
-def bench(redis_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(redis_server: str) -> Iterator[Bench]:
     with ThreadPoolExecutor(8) as pool:
-        bench = Bench(redis_server, pool, monkeypatch)
+        bench = Bench(redis_server, pool)
         yield bench
     bench.client.close()
 
