@@ -183,15 +183,26 @@ def in_use(client: Redis) -> int:
     return len(client.connection_pool._in_use_connections)
 
 
-def test_those_who_follow_each_other_use_one_connection_and_give_it_back(redis_server: str, bench: Bench) -> None:
-    # Given a client that may have one connection
-    one = BlockingConnectionPool.from_url(redis_server, max_connections=1, timeout=5)
+class CountedPool(BlockingConnectionPool):
+    taken = 0
+
+    def get_connection(self, *given: Any, **named: Any) -> Any:
+        self.taken += 1
+        return super().get_connection(*given, **named)  # type: ignore[no-untyped-call]
+
+
+def test_those_who_follow_each_other_use_one_connection_and_give_it_back(bench: Bench) -> None:
+    # Given a client that may have one connection, and a Redis that knows the script
+    one = CountedPool.from_url(bench.url, max_connections=1, timeout=5)
     bench.client.connection_pool = one
+    bench.echo(keys=["known"], args=[""])
+    one.taken = 0
     # When calls share trips
     held, first, others = bench.followed(3)
     held.go.set()
     assert [it.result(60)[0] for it in (first, *others)] == [b"first", b"k0", b"k1", b"k2"]
-    # Then the others who use the client find it free
+    # Then it is taken from the pool once, and the others who use the client find it free
+    assert one.taken == 1
     expect_soon(lambda: bench.client.ping(), "the connection is free")
     one.disconnect()
 
