@@ -18,8 +18,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from benchmarks.relay import migrated, url_of
-from benchmarks.ship import relay, server
+from benchmarks.ship import migrated, relay, server, url_of
 from benchmarks.transport import TOPIC, cluster
 from outbox import Outbox
 from outbox.brokers.remoting.pop import PopSource
@@ -100,7 +99,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     options = parser.parse_args()
     result: dict[str, object] = {"benchmark": "latency", "load": round(os.getloadavg()[0], 1)}
-    with server() as maintenance, cluster("5.4.0") as namesrv:
+    with server() as maintenance, cluster() as namesrv:
         for name, notify in (("notify", True), ("polling", False)):
             with migrated(maintenance) as database, relay(url_of(database), namesrv, notify=notify) as process:
                 time.sleep(15)  # started, and asleep

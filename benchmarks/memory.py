@@ -12,15 +12,9 @@ import json
 import os
 import time
 
-import sqlalchemy as sa
-
-from benchmarks.ship import add, relay, server
+from benchmarks.ship import add, migrated, relay, server, url_of
 from benchmarks.transport import cluster
-from outbox import migrate
-from outbox.lifecycle import open_states
-from outbox.schema import outbox, state_in
-from outbox.store.database import Database
-from tests.services.databases import fresh_database
+from tests.integration.relays import owed
 
 
 def main() -> None:
@@ -29,20 +23,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     rows = parser.parse_args().rows
     samples: list[tuple[int, float]] = []
-    with server() as maintenance, cluster("5.4.0") as namesrv, fresh_database(maintenance) as url:
-        database = Database(url, statement_timeout=600)
-        migrate.upgrade(database)
+    with server() as maintenance, cluster() as namesrv, migrated(maintenance) as database:
         for _ in range(10):
             add(database, rows // 10, os.urandom(512))
-        owed = sa.select(sa.func.count()).select_from(outbox).where(state_in(open_states()))
-        with relay(url, namesrv) as process:
+        with relay(url_of(database), namesrv) as process:
             left = rows
             while left:
-                with database.transaction() as connection:
-                    left = connection.execute(owed).scalar_one()
+                left = owed(database)
                 samples.append((rows - left, process.resident() / 2**20))
                 time.sleep(1)
-        database.close()
     print(f"{'shipped':>9} {'MiB':>7}")
     for shipped, mib in samples[:: max(1, len(samples) // 20)]:
         print(f"{shipped:>9} {mib:>7.1f}")

@@ -18,9 +18,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from benchmarks.ship import server
+from benchmarks.ship import migrated, server, url_of
 from benchmarks.transport import TOPIC
-from outbox import migrate
 from outbox.lifecycle import State
 from outbox.schema import outbox
 from outbox.store.database import Database
@@ -36,7 +35,6 @@ from tests.integration.relays import (
     now,
     pile_up,
 )
-from tests.services.databases import fresh_database
 from tests.services.rocketmq import RocketMQ
 from tests.waiting import expect_soon
 
@@ -55,16 +53,13 @@ def main() -> None:
     with (
         server() as maintenance,
         RocketMQ(checks="default", optimised=True) as cluster,
-        fresh_database(maintenance) as url,
+        migrated(maintenance) as database,
         tempfile.TemporaryDirectory() as folder,
     ):
         cluster.create_topics([TOPIC])
-        database = Database(url, statement_timeout=300)
-        migrate.upgrade(database)
-        settings = {"OUTBOX_DATABASE_URL": url, "OUTBOX_BROKER_URL": f"rocketmq://{cluster.namesrv}"}
+        settings = {"OUTBOX_DATABASE_URL": url_of(database), "OUTBOX_BROKER_URL": f"rocketmq://{cluster.namesrv}"}
         with RelayProcess(Path(folder), settings) as relay:
             print(json.dumps(away(database, cluster, relay, options.rows, options.minutes * 60)))
-        database.close()
 
 
 def away(database: Database, cluster: RocketMQ, relay: RelayProcess, rows: int, seconds: float) -> dict[str, object]:

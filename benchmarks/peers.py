@@ -14,16 +14,14 @@ import json
 import statistics
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 
 import sqlalchemy as sa
 
-from benchmarks.relay import BODY, TUNED, migrated, url_of
-from benchmarks.ship import add, release, server, shipped, stand_in
+from benchmarks.relay import BODY, TUNED
+from benchmarks.ship import add, migrated, release, server, shipped, stand_in, url_of
 from outbox.schema import outbox
-from outbox.store.clock import utc_now
-from outbox.store.database import Database
+from tests.integration.relays import now
 from tests.services.databases import fresh_database
 
 NAMES = ("faststream-outbox", "txoutbox", "omni-box")
@@ -42,17 +40,11 @@ def ours(maintenance: str, rows: int, seconds: float, *, tuned: bool) -> float:
         shipped(database, rows // 4)
         add(database, rows, BODY, hidden=True)
         release(database)
-        began = _now(database)
+        began = now(database)
         shipped(database, rows)
         with database.look() as connection:
             end = connection.execute(sa.select(sa.func.max(outbox.c.delivered_at))).scalar_one()
         return float(rows / (end - began).total_seconds())
-
-
-def _now(database: Database) -> datetime:
-    with database.look() as connection:
-        moment: datetime = connection.execute(sa.select(utc_now())).scalar_one()
-        return moment
 
 
 def peer(name: str, python: str, maintenance: str, rows: int, seconds: float, *, tuned: bool) -> float:

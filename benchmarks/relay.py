@@ -19,13 +19,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from benchmarks.ship import add, add_to_lanes, claimed_twice, cpu_seconds, relay, release, server, shipped, stand_in
+from benchmarks.ship import (
+    add,
+    add_to_lanes,
+    claimed_twice,
+    cpu_seconds,
+    migrated,
+    relay,
+    release,
+    server,
+    shipped,
+    stand_in,
+    url_of,
+)
 from benchmarks.transport import Load, PlainLoad, cluster, windows
 from outbox import migrate
 from outbox.cli import garbage
 from outbox.message import Mode
 from outbox.store.database import Database
-from tests.services.databases import fresh_database
 
 #: Seconds for which the bare exchange runs before it is measured, and is measured.
 SETTLE, MEASURE = 4.0, 5.0
@@ -105,16 +116,6 @@ def two_relays(database: Database, rows: int) -> tuple[float, int]:
 
 
 @contextmanager
-def migrated(maintenance: str) -> Iterator[Database]:
-    """A fresh database at head."""
-    with fresh_database(maintenance) as url:
-        database = Database(url, statement_timeout=120)
-        migrate.upgrade(database)
-        yield database
-        database.close()
-
-
-@contextmanager
 def sqlite_file() -> Iterator[Database]:
     """The same in a file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -122,11 +123,6 @@ def sqlite_file() -> Iterator[Database]:
         migrate.upgrade(database)
         yield database
         database.close()
-
-
-def url_of(database: Database) -> str:
-    """With its password."""
-    return database.engine.url.render_as_string(hide_password=False)
 
 
 def main() -> None:
@@ -141,7 +137,7 @@ def main() -> None:
     garbage.seldom()  # as in the relay's own process, or the bare exchange would be slower by that
     with server() as maintenance:
         if {"real", "plain"} & set(chosen):
-            with cluster("5.4.0") as namesrv:
+            with cluster() as namesrv:
                 result |= _real(chosen, maintenance, namesrv, options.rows, options.rounds)
         for name, measure in _stand_ins(maintenance, options.rows, options.rounds).items():
             if name in chosen:

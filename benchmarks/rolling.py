@@ -21,12 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.ship import server
+from benchmarks.ship import migrated, server, url_of
 from benchmarks.transport import TOPIC, cluster
-from outbox import migrate
 from outbox.store.database import Database
 from tests.integration.relays import DEADLINE, RelayProcess, arrivals, delivered, longest_gap, pile_up
-from tests.services.databases import fresh_database
 from tests.waiting import expect_soon
 
 #: Seconds between two additions, and of load before and after the restarts.
@@ -67,13 +65,11 @@ def main() -> None:
     options = parser.parse_args()
     with (
         server() as maintenance,
-        cluster("5.4.0") as namesrv,
-        fresh_database(maintenance) as url,
+        cluster() as namesrv,
+        migrated(maintenance) as database,
         tempfile.TemporaryDirectory() as folder,
     ):
-        database = Database(url, statement_timeout=60)
-        migrate.upgrade(database)
-        settings = {"OUTBOX_DATABASE_URL": url, "OUTBOX_BROKER_URL": f"rocketmq://{namesrv}"}
+        settings = {"OUTBOX_DATABASE_URL": url_of(database), "OUTBOX_BROKER_URL": f"rocketmq://{namesrv}"}
         relays = [RelayProcess(Path(folder), settings) for _ in range(2)]
         known, _ = arrivals(namesrv, TOPIC)
         with relays[0], relays[1]:
@@ -90,7 +86,6 @@ def main() -> None:
         print(
             json.dumps(figures(producer.rows, keys, gaps, drains) | {"longest_pause_of_additions_s": round(pause, 3)})
         )
-        database.close()
 
 
 def restarted(relay: RelayProcess) -> float:

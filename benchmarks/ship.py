@@ -1,4 +1,4 @@
-"""What benchmarks of the relay share: a server, rows, relay processes, and the rate at which rows are shipped."""
+"""What benchmarks of the relay share: server, database, rows, relay processes, and the rate of shipping."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import psutil
 import sqlalchemy as sa
 
 from benchmarks.transport import TOPIC
-from outbox import Outbox
+from outbox import Outbox, migrate
 from outbox.identity import fresh_token
 from outbox.lifecycle import INITIAL, State, open_states
 from outbox.message import Mode
@@ -21,6 +21,7 @@ from outbox.schema import outbox, state_in
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.notifications import announce
+from tests.services.databases import fresh_database
 from tests.services.postgres import Postgres
 
 ENVIRONMENT = {"OUTBOX_ORIGIN": "bench", "OUTBOX_LOG_LEVEL": "warning"}
@@ -37,6 +38,21 @@ def server() -> Iterator[str]:
         return
     with Postgres(durable=True, max_wal_size="1GB") as started:
         yield started.url
+
+
+@contextmanager
+def migrated(maintenance: str) -> Iterator[Database]:
+    """A fresh database at head."""
+    with fresh_database(maintenance) as url:
+        database = Database(url, statement_timeout=120)
+        migrate.upgrade(database)
+        yield database
+        database.close()
+
+
+def url_of(database: Database) -> str:
+    """With its password."""
+    return database.engine.url.render_as_string(hide_password=False)
 
 
 def cpu_seconds(*names: str) -> float:
@@ -97,7 +113,7 @@ def shipping(url: str, command: Sequence[str], **settings: object) -> Iterator[S
 
 
 def relay(url: str, namesrv: str, **settings: object) -> AbstractContextManager[Shipper]:
-    """``outbox relay`` with its default settings."""
+    """``outbox relay``, with its default settings but for those given."""
     return shipping(url, ["outbox", "relay"], broker_url=f"rocketmq://{namesrv}", **settings)
 
 

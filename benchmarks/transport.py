@@ -22,6 +22,7 @@ from outbox.identity import unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
 from tests.services.rocketmq import RocketMQ
+from tests.services.rocketmq.cluster import DEFAULT_VERSION
 
 TOPIC = "outbox-bench"
 #: Seconds; the broker compiles its hot paths meanwhile.
@@ -86,7 +87,7 @@ class PlainLoad(Load):
 
 
 @contextmanager
-def cluster(version: str) -> Iterator[str]:
+def cluster(version: str = DEFAULT_VERSION) -> Iterator[str]:
     """The name server of a running cluster, or of one that is started for the run."""
     named = os.environ.get("OUTBOX_TEST_ROCKETMQ")
     if named:
@@ -109,7 +110,7 @@ def windows(load: Load, count: int, seconds: float) -> Iterator[tuple[float, flo
 def main() -> None:
     """Runs the benchmark and prints its table."""
     parser = argparse.ArgumentParser(description="Half + confirmed commit against a real broker")
-    parser.add_argument("--version", default="5.4.0")
+    parser.add_argument("--version", default=DEFAULT_VERSION)
     parser.add_argument("--windows", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--batch", type=int, default=256)

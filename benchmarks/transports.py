@@ -45,10 +45,10 @@ from benchmarks.clients.gate import TOPIC
 from tests.services.errors import ServiceMissing
 from tests.services.librocketmq import librocketmq
 from tests.services.rocketmq import RocketMQ, create_topics
+from tests.services.rocketmq.cluster import DEFAULT_VERSION
 from tests.services.rocketmq.jars import jars, java
 from tests.services.rocketmq.proxy import Proxy
 
-VERSION: Final = "5.4.0"
 ROOT: Final = Path(__file__).parents[1]
 JAVA_SOURCE: Final = ROOT / "benchmarks" / "java" / "TransactionBench.java"
 #: The side that the others are compared with.
@@ -179,16 +179,16 @@ def _grpc(port: Sequence[str], proxy: str, body: str) -> list[Side]:
 
 def _java() -> list[str]:
     """The Java client: the broker's own jars hold it."""
-    path = ":".join(map(str, (JAVA_SOURCE.parent, *jars(VERSION))))
+    path = ":".join(map(str, (JAVA_SOURCE.parent, *jars(DEFAULT_VERSION))))
     return [java(), "-Xmx512m", "-cp", path, str(JAVA_SOURCE)]
 
 
 @contextmanager
 def servers() -> Iterator[tuple[str, str, list[psutil.Process]]]:
     """Name server, proxy, and the processes whose CPU time counts as the broker's."""
-    with RocketMQ(checks="default", version=VERSION, optimised=True) as cluster:
+    with RocketMQ(checks="default", optimised=True) as cluster:
         create_topics(cluster.namesrv, [TOPIC], message_type="TRANSACTION")
-        with Proxy(cluster.namesrv, version=VERSION, optimised=True) as proxy:
+        with Proxy(cluster.namesrv, optimised=True) as proxy:
             yield cluster.namesrv, proxy.url, [psutil.Process(cluster.broker.pid), psutil.Process(proxy.pid)]
 
 
