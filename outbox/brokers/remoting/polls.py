@@ -31,6 +31,8 @@ MOST: Final = 32
 _ORDERLY_POLLS: Final = 4
 #: Seconds that a topic or broker rests after a failure, and that an answer may take beyond its poll time.
 _REST: Final = 1.0
+#: In the place of a broker's name: the topic rests since it has no route.
+_ROUTE: Final = ""
 GRACE: Final = 3.0
 _NOTHING: Final = frozenset((Code.POLLING_FULL, Code.POLLING_TIMEOUT))
 
@@ -117,10 +119,13 @@ class Polls:
                 yield from self._read(poll)
 
     def _masters(self, topic: str) -> Mapping[str, str]:
+        if self._resting.get((topic, _ROUTE), 0.0) >= monotonic():
+            return {}
         try:
             return self._routes.route(topic).masters
         except (RemotingError, NoRoute) as problem:
             log.warning("nothing is received from topic %s: %s", topic, problem)
+            self._resting[topic, _ROUTE] = monotonic() + _REST
             return {}
 
     def _start(self, name: _Name, address: str, limit: int, wait: float) -> None:

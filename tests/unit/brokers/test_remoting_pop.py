@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from outbox.brokers.remoting import polls
 from outbox.brokers.remoting.commands import Request
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.pop import PopSource
@@ -306,6 +307,24 @@ def test_an_outage_is_nothing_received(source: PopSource, server: FakeServer) ->
     assert source.receive(limit=1, wait=0.3) == []
     source.close()
     assert source.receive(limit=1, wait=0.3) == []
+
+
+def test_a_topic_without_a_route_is_asked_for_once_a_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given no name server, and a clock that stands still
+    now = monotonic()
+    monkeypatch.setattr(polls, "monotonic", lambda: now)
+    source = PopSource("127.0.0.1:1", "group", [TOPIC], invisible=30)
+    # When a consumer receives again and again; Then it asks, and says so, once
+    for _ in range(3):
+        assert source.receive(limit=1, wait=0.01) == []
+    assert caplog.text.count(f"nothing is received from topic {TOPIC}") == 1
+    # And once more as soon as the second is over
+    now += 1.5
+    assert source.receive(limit=1, wait=0.01) == []
+    assert caplog.text.count(f"nothing is received from topic {TOPIC}") == 2
+    source.close()
 
 
 def test_an_unknown_wait_or_topic_is_wrong_use() -> None:
