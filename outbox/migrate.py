@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError
+from outbox.shown import where
 from outbox.store.database import Database
 from outbox.store.patience import wait_for_ever
 
@@ -70,11 +71,14 @@ def check_on(connection: Connection) -> None:
     """Raises ``SchemaError`` unless the schema that the connection sees is at this version's revision."""
     at = current(connection)
     if at is None:
-        raise SchemaError("the outbox tables are missing from this database: run `outbox db upgrade`")
+        raise SchemaError(
+            f"the outbox tables are missing from {where(connection.engine.url)}: run `outbox db upgrade` with it as "
+            "OUTBOX_DATABASE_URL or --database-url"
+        )
     if at != head():
         raise SchemaError(
-            f"the database is at revision {at}, this version of the toolkit needs {head()}: run `outbox db upgrade`, "
-            "or install the version that fits"
+            f"{where(connection.engine.url)} is at revision {at}, this version of the toolkit needs {head()}: run "
+            "`outbox db upgrade` with it as OUTBOX_DATABASE_URL or --database-url, or install the version that fits"
         )
 
 
