@@ -64,7 +64,7 @@ class Watch:
 
 @contextmanager
 def watched(database: Database) -> Iterator[Watch]:
-    """Switches the server's measuring on."""
+    """What the server says of the statements of the block."""
     watch = Watch()
     if database.dialect == "postgresql":
         event.listen(database.engine, "before_cursor_execute", watch.explain)
@@ -73,7 +73,10 @@ def watched(database: Database) -> Iterator[Watch]:
         return
     with database.engine.connect() as connection:  # the pool's only one
         connection.exec_driver_sql("SET profiling = 1, profiling_history_size = 100")
+    watch.read_profiles(database)
+    watch.milliseconds, watch.statements = 0.0, 0  # of those before
     yield watch
+    watch.read_profiles(database)
 
 
 @dataclass(slots=True)
@@ -92,12 +95,7 @@ def measured(database: Database, claims: int) -> Case:
     claim.claim(1, 1 << 24, lease=3600)
     for _ in range(claims):
         with watched(database) as watch:
-            if database.dialect != "postgresql":
-                watch.read_profiles(database)
-                watch.milliseconds, watch.statements = 0.0, 0
             taken = len(claim.claim(LIMIT, 1 << 24, lease=3600))
-            if database.dialect != "postgresql":
-                watch.read_profiles(database)
         began = monotonic()
         taken += len(claim.claim(LIMIT, 1 << 24, lease=3600))
         case.whole.append(1000 * (monotonic() - began))
