@@ -43,6 +43,8 @@ SETTLE, MEASURE = 4.0, 5.0
 TUNED = {"rows_per_pass": 1024}
 BODY = os.urandom(512)
 CASES = ("real", "plain", "noop", "sqlite", "slow", "two")
+#: Who spends the CPU time of a row.
+_SIDES = ("broker", "database", "transport", "relay")
 #: Figures by name, one value a round.
 Figures = dict[str, list[float]]
 
@@ -79,17 +81,17 @@ def beside_transport(maintenance: str, namesrv: str, rows: int, rounds: int, mod
     return found
 
 
-_SIDES = ("broker", "database", "transport", "relay")
-
-
 def into_stand_in(database: Database, rows: int, rounds: int, seconds: float = 0.0, **settings: object) -> Figures:
-    """Rates, and statements a row."""
+    """Rates, and CPU time and statements a row; where a message takes ``seconds``, every other row is in a lane."""
     found: Figures = {"per_s": [], "cpu_us": [], "database_us": []}
     with stand_in(url_of(database), seconds, **settings) as process:
         add(database, rows // 4, BODY)
         shipped(database, rows // 4)
         for _ in range(rounds):
-            (add_to_lanes(database, rows, BODY, 64) if seconds else add(database, rows, BODY, hidden=True))
+            if seconds:
+                add_to_lanes(database, rows, BODY, 64)
+            else:
+                add(database, rows, BODY, hidden=True)
             before = process.cpu(), cpu_seconds("postgres")
             release(database)
             found["per_s"].append(shipped(database, rows))
