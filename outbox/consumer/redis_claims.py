@@ -5,6 +5,7 @@ nobody ends what another one owns. Times to live are Redis' own; no other clock 
 Redis forgets (flush, eviction, a fail-over that loses writes) happens again; nothing is lost.
 """
 
+import re
 from hashlib import sha256
 from typing import Any, Final
 
@@ -69,8 +70,9 @@ _AWAY: Final = (
     exceptions.MasterDownError,
     exceptions.ClusterDownError,
 )
-#: ... and these come as they are: disk full, replicas missing, a script that hangs.
-_CANNOT_WRITE: Final = ("MISCONF", "NOREPLICAS", "BUSY")
+#: ... and these come as they are: disk full, replicas missing, a script that hangs. Before Redis 7 a script's error
+#: follows its place: "Error running script (...): @user_script: 5: -READONLY You can't write ...".
+_CANNOT_WRITE: Final = re.compile(r"(?:^|: -)(?:MISCONF|NOREPLICAS|BUSY|OOM|READONLY) ")
 
 
 class RedisClaims:
@@ -139,4 +141,4 @@ class Reachable:
 
 
 def _cannot_write(error: Exception) -> bool:
-    return str(error).startswith(_CANNOT_WRITE)
+    return _CANNOT_WRITE.search(str(error)) is not None

@@ -323,6 +323,28 @@ def test_a_redis_that_evicts_is_refused_at_start(caplog: pytest.LogCaptureFixtur
         inbox.close()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        "READONLY You can't write against a read only replica.",
+        "MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on disk.",
+    ],
+)
+def test_what_redis_6_cannot_write_inside_a_script_is_an_outage(redis: Redis, name: str, said: str) -> None:
+    # Given a Redis before 7, which tells first in which script and where
+    work = Work()
+    inbox = consumer(redis, name, work)
+    words = f"ERR Error running script (call to f_3d55): @user_script:5: @user_script: 5: -{said}"
+    inbox._claims._claim = redis.register_script(f'return redis.error_reply("{words}")')
+    # When it is full, a replica, or cannot save / Then no retry is charged
+    outcome = inbox.process(RECEIVED)
+    assert isinstance(outcome, Retry)
+    assert outcome.outage
+    assert said in outcome.reason
+    assert work.effects == 0
+
+
 def test_a_redis_that_is_not_there_at_start_is_named() -> None:
     inbox = consumer("redis://127.0.0.1:1/0", "stock", Work())
     with pytest.raises(SettingsError, match="redis: cannot be used"):
