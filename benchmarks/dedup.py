@@ -15,28 +15,34 @@ four times as many messages, since a round's last ones leave most of them idle).
 
 import argparse
 import json
-import queue
 import statistics
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from importlib import import_module
+from contextlib import contextmanager
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-import redis
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from benchmarks.dedup_peers import Side, by_hand, powertools
+from benchmarks.stand_ins import StandInSource
 from outbox import migrate
 from outbox.brokers.source import Delivery
-from outbox.clock import monotonic
-from outbox.consumer import BatchInbox, BusinessConsumer, Inbox, LeasedInbox, MemoryInbox, Processed, ledger_entry
+from outbox.consumer import (
+    BatchInbox,
+    BusinessConsumer,
+    Duplicate,
+    Inbox,
+    LeasedInbox,
+    MemoryInbox,
+    Processed,
+    ledger_entry,
+)
 from outbox.consumer.cached_inbox import CachedInbox
+from outbox.consumer.consumer import Consumer
 from outbox.consumer.redis_inbox import RedisInbox
 from outbox.consumer.remembering import Executing
 from outbox.consumer.runner import Runner, RunnerSettings
@@ -52,6 +58,8 @@ WORKERS: Final = 16
 PAUSE: Final = 0.005
 POOL: Final = f"C7 {WORKERS} workers"
 
+C = TypeVar("C", bound=Consumer | MemoryInbox)
+
 metadata = sa.MetaData()
 stock = sa.Table("stock", metadata, sa.Column("sku", sa.Integer, primary_key=True), sa.Column("quantity", sa.Integer))
 ledger = sa.Table(
@@ -61,9 +69,6 @@ ledger = sa.Table(
     sa.Column("key", sa.String(64), nullable=False),
     sa.UniqueConstraint("key", name="uq_ledger_key"),
 )
-
-#: Processes some fresh messages; a side of the comparison.
-Side = Callable[[Sequence[Delivery]], None]
 
 
 def work(session: Session, key: str) -> None:
@@ -99,20 +104,20 @@ def through(consumer: Executing) -> Side:
     return run
 
 
-def repeated(consumer: Executing, once: Side) -> Side:
+def repeated(consumer: Executing) -> Side:
     """Repeats of one message."""
     first = delivery(keys=(f"repeated-{consumer.consumer}",), body=b"x")
-    once([first])
+    through(consumer)([first])
 
     def run(deliveries: Sequence[Delivery]) -> None:
         for _ in deliveries:
             outcome = consumer.process(first)
-            assert type(outcome).__name__ == "Duplicate", outcome
+            assert outcome == Duplicate(), outcome
 
     return run
 
 
-def handled(consumer: Any, handler: Callable[..., object]) -> Any:
+def handled(consumer: C, handler: Callable[..., object]) -> C:
     """The consumer with the handler for all messages."""
     consumer.handler(topic="payments")(handler)
     return consumer
@@ -120,7 +125,7 @@ def handled(consumer: Any, handler: Callable[..., object]) -> Any:
 
 def inbox(engine: Engine, name: str) -> Inbox:
     """C1."""
-    return handled(Inbox(engine, consumer=name), lambda message, session: work(session, message.key))  # type: ignore[no-any-return]
+    return handled(Inbox(engine, consumer=name), lambda message, session: work(session, message.key))
 
 
 def leased(engine: Engine) -> LeasedInbox:
@@ -130,7 +135,7 @@ def leased(engine: Engine) -> LeasedInbox:
         with lease.transaction() as session:
             work(session, message.key)
 
-    return handled(LeasedInbox(engine, consumer="c3"), on_paid)  # type: ignore[no-any-return]
+    return handled(LeasedInbox(engine, consumer="c3"), on_paid)
 
 
 def business(engine: Engine) -> BusinessConsumer:
@@ -141,7 +146,7 @@ def business(engine: Engine) -> BusinessConsumer:
         session.execute(stock.update().where(stock.c.sku == hash(message.key) % 100).values(quantity=0))
         return said
 
-    return handled(BusinessConsumer(engine, consumer="c4"), on_paid)  # type: ignore[no-any-return]
+    return handled(BusinessConsumer(engine, consumer="c4"), on_paid)
 
 
 def remembered(engine: Engine, url: str) -> RedisInbox:
@@ -151,7 +156,7 @@ def remembered(engine: Engine, url: str) -> RedisInbox:
         with Session(engine) as session, session.begin():
             work(session, message.key)
 
-    return handled(RedisInbox(url, consumer="c2"), on_paid)  # type: ignore[no-any-return]
+    return handled(RedisInbox(url, consumer="c2"), on_paid)
 
 
 def batched(engine: Engine) -> Side:
@@ -161,7 +166,7 @@ def batched(engine: Engine) -> Side:
         session.execute(stock.update().where(stock.c.sku == 1).values(quantity=stock.c.quantity - len(taken)))
         session.execute(ledger.insert(), [{"key": message.key} for message in taken])
 
-    consumer: BatchInbox = handled(BatchInbox(engine, consumer="c6", batch=BATCH), on_paid)
+    consumer = handled(BatchInbox(engine, consumer="c6", batch=BATCH), on_paid)
 
     def run(deliveries: Sequence[Delivery]) -> None:
         for start in range(0, len(deliveries), BATCH):
@@ -169,94 +174,6 @@ def batched(engine: Engine) -> Side:
             assert set(outcomes) == {Processed()}, outcomes
 
     return run
-
-
-def by_hand(engine: Engine, url: str) -> Side:
-    """SET NX with a time to live, then the work: a crash in between loses the message."""
-    client = redis.Redis.from_url(url)
-    plain = alone(engine)
-
-    def run(deliveries: Sequence[Delivery]) -> None:
-        for each in deliveries:
-            if client.set(f"naive:{each.keys[0]}", "1", nx=True, ex=86400):
-                plain([each])
-
-    return run
-
-
-def powertools(engine: Engine, url: str) -> Side | None:
-    """The idempotency utility of aws-lambda-powertools over Redis; None: it is not installed."""
-    try:
-        idempotency: Any = import_module("aws_lambda_powertools.utilities.idempotency")
-        stores: Any = import_module("aws_lambda_powertools.utilities.idempotency.persistence.redis")
-    except ModuleNotFoundError:
-        return None
-    warnings.filterwarnings("ignore", "Couldn't determine the remaining time left")
-    plain = alone(engine)
-    layer = stores.RedisCachePersistenceLayer(client=redis.Redis.from_url(url, decode_responses=True))
-
-    def on_paid(event: dict[str, Any]) -> None:
-        plain([event["delivery"]])
-
-    config = idempotency.IdempotencyConfig(event_key_jmespath="key")
-    wrap = idempotency.idempotent_function(data_keyword_argument="event", persistence_store=layer, config=config)
-    wrapped = wrap(on_paid)
-
-    def run(deliveries: Sequence[Delivery]) -> None:
-        for each in deliveries:
-            wrapped(event={"key": each.keys[0], "delivery": each})
-
-    return run
-
-
-class Broker:
-    """Hands out what is put, and tells when all of it was acknowledged; it wakes nobody at each acknowledgement."""
-
-    def __init__(self) -> None:
-        self._queued: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-        self._left = 0
-        self._lock = threading.Lock()
-        self._all = threading.Event()
-
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Returns once all are acknowledged."""
-        self._left = len(deliveries)
-        self._all.clear()
-        for each in deliveries:
-            self._queued.put(each)
-        assert self._all.wait(120), "not all were acknowledged"
-
-    def receive(self, limit: int, wait: float) -> list[Delivery]:
-        """What is there, waiting for the first."""
-        found: list[Delivery] = []
-        with suppress(queue.Empty):
-            found.append(self._queued.get(timeout=wait))
-            while len(found) < limit:
-                found.append(self._queued.get_nowait())
-        return found
-
-    def acknowledge(self, delivery: Delivery) -> bool:  # noqa: ARG002 -- the port's signature
-        """One less."""
-        with self._lock:
-            self._left -= 1
-            if not self._left:
-                self._all.set()
-        return True
-
-    def renew(self, delivery: Delivery, invisible: float) -> Delivery:
-        """As long as is asked for."""
-        return replace(delivery, invisible_until=monotonic() + invisible)
-
-    def later(self, delivery: Delivery, delay: float) -> bool:
-        """Nothing may fail here."""
-        raise AssertionError((delivery, delay))
-
-    def bury(self, delivery: Delivery, reason: str) -> bool:
-        """Nothing may fail here."""
-        raise AssertionError((delivery, reason))
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 def pooled(url: str, threads: int) -> Side:
@@ -267,30 +184,29 @@ def pooled(url: str, threads: int) -> Side:
     """
     consumer = MemoryInbox(RedisInbox(url, consumer="c7"))
     handled(consumer, lambda _message, _lease: time.sleep(PAUSE))
-    broker = Broker()
-    runner = Runner(broker, consumer, RunnerSettings(threads=threads))
+    source = StandInSource()
+    runner = Runner(source, consumer, RunnerSettings(threads=threads))
     threading.Thread(target=runner.run, args=(threading.Event(),), daemon=True).start()
-    return broker.deliver
+    return source.deliver
 
 
 def sides(engine: Engine, url: str) -> dict[str, Side]:
     """Everything that is compared, by name."""
-    first, again, cached = inbox(engine, "c1"), inbox(engine, "again"), CachedInbox(inbox(engine, "c5"), url)
     found = {
         "work alone": alone(engine),
-        "C1 inbox": through(first),
-        "C1 repeat": repeated(again, through(again)),
+        "C1 inbox": through(inbox(engine, "c1")),
+        "C1 repeat": repeated(inbox(engine, "again")),
         "C2 Redis": through(remembered(engine, url)),
         "C3 lease": through(leased(engine)),
         "C4 ledger": through(business(engine)),
         "C5 miss": through(CachedInbox(inbox(engine, "miss"), url, epoch="miss")),
-        "C5 hit": repeated(cached, through(cached)),
+        "C5 hit": repeated(CachedInbox(inbox(engine, "c5"), url)),
         "C6 batch": batched(engine),
         "C7 one worker": pooled(url, 1),
         POOL: pooled(url, WORKERS),
-        "SET NX by hand": by_hand(engine, url),
+        "SET NX by hand": by_hand(alone(engine), url),
     }
-    if other := powertools(engine, url):
+    if other := powertools(alone(engine), url):
         found["powertools"] = other
     return found
 

@@ -1,8 +1,12 @@
-"""Transports that cost nothing, or a given time a message, behind the port of real ones."""
+"""Transports that cost nothing, or a given time a message, and a source in memory, behind the ports of real ones."""
 
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from outbox.brokers.base import (
     Capabilities,
@@ -17,6 +21,8 @@ from outbox.brokers.base import (
     Sought,
     Stored,
 )
+from outbox.brokers.source import Delivery
+from outbox.clock import monotonic
 from outbox.verdict import Confirmation, Sighting
 
 #: Messages that a transport has in flight at most.
@@ -75,3 +81,53 @@ class StandIn:
         free = of_lane.pop(None, 0)
         rounds = max(-(-free // IN_FLIGHT), max(of_lane.values(), default=0))
         time.sleep(rounds * self._seconds)
+
+
+class StandInSource:
+    """Hands out what is put, and tells when all of it was acknowledged; it wakes nobody at each acknowledgement."""
+
+    def __init__(self) -> None:
+        self._queued: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        self._left = 0
+        self._lock = threading.Lock()
+        self._all = threading.Event()
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Returns once all are acknowledged."""
+        self._left = len(deliveries)
+        self._all.clear()
+        for each in deliveries:
+            self._queued.put(each)
+        assert self._all.wait(120), "not all were acknowledged"
+
+    def receive(self, limit: int, wait: float) -> list[Delivery]:
+        """What is there, waiting for the first."""
+        found: list[Delivery] = []
+        with suppress(queue.Empty):
+            found.append(self._queued.get(timeout=wait))
+            while len(found) < limit:
+                found.append(self._queued.get_nowait())
+        return found
+
+    def acknowledge(self, delivery: Delivery) -> bool:  # noqa: ARG002 -- the port's signature
+        """One less."""
+        with self._lock:
+            self._left -= 1
+            if not self._left:
+                self._all.set()
+        return True
+
+    def renew(self, delivery: Delivery, invisible: float) -> Delivery:
+        """As long as is asked for."""
+        return replace(delivery, invisible_until=monotonic() + invisible)
+
+    def later(self, delivery: Delivery, delay: float) -> bool:
+        """Nothing may fail here."""
+        raise AssertionError((delivery, delay))
+
+    def bury(self, delivery: Delivery, reason: str) -> bool:
+        """Nothing may fail here."""
+        raise AssertionError((delivery, reason))
+
+    def close(self) -> None:
+        """Nothing."""
