@@ -67,8 +67,9 @@ class Load:
                 injected.declined += self._declined(order)
             if victim := strikes.get(injected.paid):
                 self._crew.strike(victim)
-            if injected.paid % tenth == 0:
-                injected.duplicates += self._again.send(self._plan.duplicates // 10)
+            if injected.paid % tenth == 0 or injected.paid == self._plan.orders:
+                due = self._plan.duplicates * injected.paid // self._plan.orders
+                injected.duplicates += self._again.send(due - injected.duplicates)
         return injected
 
     def _orders(self) -> Iterator[Order]:

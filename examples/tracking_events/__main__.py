@@ -64,13 +64,14 @@ class Story:
             third = len(VICTIMS) + 1 - len(victims)
             if victims and written * 3 >= self._options.events * third:
                 self._crew.strike(victims.pop(0))
-                duplicates += self._send_again()
+                due = self._options.duplicates * third // len(VICTIMS)
+                duplicates += self._send_again(due - duplicates)
         return duplicates
 
-    def _send_again(self) -> int:
+    def _send_again(self, count: int) -> int:
         broker = open_broker(self._settings)
         try:
-            return Resender(self._engine, broker, self._options.topic).send(self._options.duplicates // len(VICTIMS))
+            return Resender(self._engine, broker, self._options.topic).send(count)
         finally:
             broker.close()
 

@@ -29,9 +29,9 @@ def assert_paid(outcome: tuple[int, str], orders: int, figures: str) -> None:
 @pytest.mark.timeout(660)
 def test_each_payment_has_its_effects_once_embedded(tmp_path: Path) -> None:
     # Given nothing but files / When 200 orders are paid while relay and stock are killed
-    outcome = run_example("order_payment", tmp_path, "--orders", "200", "--kills", "2", "--duplicates", "20")
+    outcome = run_example("order_payment", tmp_path, "--orders", "200", "--kills", "2", "--duplicates", "25")
     # Then
-    assert_paid(outcome, 200, "200 orders paid, 10 declined; 2 processes killed, 20 duplicates sent")
+    assert_paid(outcome, 200, "200 orders paid, 10 declined; 2 processes killed, 25 duplicates sent")
 
 
 @pytest.mark.timeout(660)
