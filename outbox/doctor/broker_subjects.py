@@ -91,8 +91,8 @@ TIMER_WHEEL: Final = Subject(
 )
 TOPIC: Final = Subject(
     "topic",
-    "no broker has the topic: its rows are refused, and dead after OUTBOX_FAILURE_BUDGET refusals",
-    "make it: mqadmin updateTopic -n … -c … -t TOPIC -a +message.type=TRANSACTION; then requeue what died",
+    "no broker has the topic: its rows stay pending, and consumers receive nothing from it",
+    "correct its name, or make it: mqadmin updateTopic -n … -c … -t TOPIC -a +message.type=TRANSACTION",
 )
 TOPIC_TYPE: Final = Subject(
     "topic-type",
@@ -101,7 +101,7 @@ TOPIC_TYPE: Final = Subject(
 )
 TOPIC_QUEUES: Final = Subject(
     "topic-queues",
-    "the topic has no queue that takes messages: its rows are refused",
+    "the topic has no queue that takes messages: its rows stay pending",
     "raise writeQueueNums of the topic",
 )
 TOPIC_PERMISSION: Final = Subject(
