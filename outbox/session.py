@@ -39,6 +39,10 @@ class Outbox:
         wake: Callable[[], object] | None = None,
     ) -> None:
         self.origin = checked_origin(origin)
+        if isinstance(plain_topics, str):  # a collection too, of letters
+            raise TypeError(
+                f"plain_topics: {plain_topics!r} is one text: pass a collection, such as {{{plain_topics!r}}}"
+            )
         self._plain_topics = frozenset(plain_topics)
         self._lane_lock = lane_lock
         self._after_commit = None if wake is None else AfterCommit(wake)

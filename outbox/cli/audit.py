@@ -145,5 +145,5 @@ def _moment(text: str | None, flag: str) -> datetime | None:
     except ValueError as error:
         raise typer.BadParameter(f"{text!r}: write it like 2030-01-31T08:00Z", param_hint=flag) from error
     if moment.tzinfo is None:
-        raise typer.BadParameter(f"{text!r}: add a time zone, such as Z or +08:00", param_hint=flag)
+        raise typer.BadParameter(f"{text!r}: has no time zone, write it like 2030-01-31T08:00Z", param_hint=flag)
     return moment

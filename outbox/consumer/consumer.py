@@ -1,5 +1,6 @@
 """``Consumer``: what all strategies share, from the handlers to the question whether a delivery can be told at all."""
 
+import inspect
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -51,6 +52,7 @@ class Consumer(ABC):
         """
 
         def register(function: H) -> H:
+            _takes_two(function, topic)
             self._subscriptions.add(topic, tag, Subscription(self._adapted(function), key, message_id))
             return function
 
@@ -103,6 +105,21 @@ class Consumer(ABC):
         except Exception:
             log.exception("message %s: its key cannot be read; parked without it", delivery.unique_id)
             return None
+
+
+def _takes_two(function: Callable[..., object], topic: str) -> None:
+    """Or each message would use up its retries for a TypeError, and end as a dead letter."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions written in C tell none
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise SettingsError(
+            f"handler for topic {topic!r}: takes {signature}; give it two arguments, the message and the session or "
+            "lease (of BatchInbox: the messages and the session)"
+        ) from error
 
 
 def _checked(consumer: str) -> str:

@@ -214,6 +214,11 @@ def test_wrong_use_is_told_by_name(engine: Engine) -> None:
             service.add(connection, **message({"if_exists": "ignore"}))
 
 
+def test_one_text_is_no_collection_of_plain_topics() -> None:
+    with pytest.raises(TypeError, match="plain_topics: 'logs' is one text"):
+        Outbox(origin="tests", plain_topics="logs")
+
+
 def test_plain_topics_are_marked(engine: Engine) -> None:
     producer = Outbox(origin="tests", plain_topics=["logs"])
     with engine.begin() as connection:

@@ -1,10 +1,12 @@
 """What a handler sees, and which handler sees it."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
+import sqlalchemy as sa
 
-from outbox.consumer import Message, Permanent
+from outbox.consumer import Inbox, Message, Permanent
 from outbox.consumer.subscriptions import Subscription, Subscriptions
 from outbox.errors import SettingsError
 from tests.unit.consumer.fakes import delivery
@@ -58,3 +60,20 @@ def test_a_second_handler_for_one_place_is_refused() -> None:
     subscriptions.add("payments", None, Subscription(ignore))
     with pytest.raises(SettingsError, match="there is one already"):
         subscriptions.add("payments", None, Subscription(ignore))
+
+
+@pytest.mark.parametrize("function", [lambda message: message, lambda: None, lambda message, session, more: more])
+def test_a_handler_that_cannot_be_called_is_refused_at_once(function: Callable[..., object]) -> None:
+    # Given a function that takes no message and session; When it is registered; Then it is refused, by its topic
+    inbox = Inbox(sa.create_engine("sqlite://"), consumer="stock")
+    with pytest.raises(SettingsError, match=r"topic 'payments': takes .*; give it two arguments"):
+        inbox.handler(topic="payments")(function)
+    assert inbox.topics == ()
+
+
+def test_a_handler_may_take_its_two_arguments_in_any_way() -> None:
+    inbox = Inbox(sa.create_engine("sqlite://"), consumer="stock")
+    inbox.handler(topic="a")(lambda *both: both)
+    inbox.handler(topic="b")(lambda message, session, more=0: more)
+    inbox.handler(topic="c")(min)
+    assert inbox.topics == ("a", "b", "c")
