@@ -4,6 +4,7 @@ Order: command-line flags > environment (``OUTBOX_…``) > ``.env`` > ``outbox.t
 seconds. With nothing set, everything runs on SQLite and the embedded broker under ``./.outbox/``.
 """
 
+import logging
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
+    DotEnvSettingsSource,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -18,7 +21,10 @@ from pydantic_settings import (
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from outbox.errors import SettingsError
+from outbox.misspelt import misspelt
 from outbox.session import checked_origin
+
+log = logging.getLogger(__name__)
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -254,13 +260,17 @@ def chosen(settings: Settings, name: str) -> Settings:
 
 def _loaded(given: dict[str, Any]) -> Settings:
     try:
-        return Settings(**given)
+        loaded = Settings(**given)
+        names = {*EnvSettingsSource(Settings).env_vars, *DotEnvSettingsSource(Settings).env_vars}
     except ValidationError as error:
         raise SettingsError("; ".join(map(_said, error.errors()))) from error
     except UnreadableSetting as error:
         raise SettingsError(f"{error}: it must be JSON, or stand in outbox.toml") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise SettingsError(f"outbox.toml, .env: cannot be read: {error}") from error
+    for name, meant in misspelt(names, Settings.model_fields, "OUTBOX_"):
+        log.warning("%s: there is no such setting; is %s meant?", name.upper(), meant)
+    return loaded
 
 
 def _said(problem: Any) -> str:

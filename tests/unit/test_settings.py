@@ -117,6 +117,22 @@ def test_a_file_that_cannot_be_read_is_named(in_an_empty_folder: Path) -> None:
     assert "outbox.toml" in refused()
 
 
+def test_a_name_in_the_environment_that_is_nearly_a_setting_is_doubted(
+    in_an_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a slip in the environment, one in .env, and names that mean something else
+    monkeypatch.setenv("OUTBOX_DATABASE_ULR", "postgresql://db/orders")
+    for other in ("OUTBOX_LOG_LEVEL", "OUTBOX_TEST_POSTGRES_URL", "OUTBOX_SERVICES_DIR", "ORIGON"):
+        monkeypatch.setenv(other, "x")
+    (in_an_empty_folder / ".env").write_text("OUTBOX_ORIGON=orders\n")
+    # When the settings are loaded; Then the slips are told, with what may be meant, and nothing else is
+    assert load() == Settings()
+    assert [record.getMessage() for record in caplog.records] == [
+        "OUTBOX_DATABASE_ULR: there is no such setting; is OUTBOX_DATABASE_URL meant?",
+        "OUTBOX_ORIGON: there is no such setting; is OUTBOX_ORIGIN meant?",
+    ]
+
+
 def test_a_misspelt_setting_in_the_file_is_refused(in_an_empty_folder: Path) -> None:
     (in_an_empty_folder / "outbox.toml").write_text("leese = 3\n")
     assert "leese" in refused()
