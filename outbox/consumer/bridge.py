@@ -17,6 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.util.concurrency import await_only, greenlet_spawn
 
+from outbox.consumer.forks import anew_in_children
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -58,6 +60,10 @@ class OnLoop:
     """An event loop in a thread of its own, started when it is first needed."""
 
     def __init__(self) -> None:
+        self._begin()
+        anew_in_children(self._begin)
+
+    def _begin(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
 

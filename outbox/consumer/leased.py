@@ -48,8 +48,8 @@ class LeasedExecution:
         return Duplicate()
 
     def _work(self, claim: Claim, lease: Lease, work: Work) -> None:
-        self._keeper.keep(lease)
         try:
+            self._keeper.keep(lease)
             work(lease)
         except BaseException:
             self._release(claim, lease)

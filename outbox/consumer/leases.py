@@ -8,6 +8,7 @@ from typing import Protocol
 from outbox.clock import monotonic
 from outbox.consumer.claims import Claim
 from outbox.consumer.errors import LeaseLost
+from outbox.consumer.forks import anew_in_children
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,11 @@ class Keeper:
 
     def __init__(self, seconds: float) -> None:
         self._every = seconds / 3
+        self._begin()
+        anew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Without the leases of a forked child's parent, which renews them for as long as it lives."""
         self._leases: set[Lease] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -103,8 +109,9 @@ class Keeper:
         with self._lock:
             self._leases.add(lease)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="outbox-leases", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="outbox-leases", daemon=True)
+                thread.start()  # raises where the system has no more threads
+                self._thread = thread
 
     def let_go(self, lease: Lease) -> None:
         """Its work is over."""

@@ -1,6 +1,5 @@
 """``MemoryInbox`` (C7): a cache of committed keys in the process, and one worker at a time for each key."""
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -8,6 +7,7 @@ from typing import Any
 
 from outbox.clock import monotonic
 from outbox.consumer.claims import Claim
+from outbox.consumer.forks import anew_in_children
 from outbox.consumer.keys import stored_key
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Outcome
@@ -22,13 +22,15 @@ class LocalMemory:
     def __init__(self, size: int, ttl: float) -> None:
         self._size = size
         self._ttl = ttl
+        self._begin()
+        anew_in_children(self._begin)
+
+    def _begin(self) -> None:
         self._until: OrderedDict[_Name, float] = OrderedDict()
         self._lock = threading.Lock()
-        self._process = os.getpid()
 
     def knows(self, claim: Claim) -> bool:
         """Also where only the same payload was seen: another one is the strategy's to judge."""
-        self._forget_the_parent()
         name = _name(claim)
         with self._lock:
             until = self._until.get(name)
@@ -40,7 +42,6 @@ class LocalMemory:
 
     def remember(self, claim: Claim) -> None:
         """Drops the one that was not asked for the longest."""
-        self._forget_the_parent()
         with self._lock:
             self._until[_name(claim)] = monotonic() + self._ttl
             while len(self._until) > self._size:
@@ -51,11 +52,6 @@ class LocalMemory:
         with self._lock:
             for name in [name for name in self._until if name[0] == key]:
                 del self._until[name]
-
-    def _forget_the_parent(self) -> None:
-        """The lock may have been held by a thread that the child does not have."""
-        if self._process != os.getpid():
-            self._until, self._lock, self._process = OrderedDict(), threading.Lock(), os.getpid()
 
 
 class MemoryInbox(Remembering):
@@ -70,6 +66,11 @@ class MemoryInbox(Remembering):
     def __init__(self, inner: Executing, *, size: int = 100_000, ttl: float = 3600.0) -> None:
         self._local = LocalMemory(size, ttl)
         super().__init__(inner, self._local, Counters(), ttl)
+        self._begin()
+        anew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """What flies in the parent of a forked child lands there."""
         self._flying: set[_Name] = set()
         self._landed = threading.Condition()
 

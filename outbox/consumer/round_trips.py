@@ -6,7 +6,6 @@ that follow each other use one connection, since taking one from the pool and gi
 is given back as soon as nobody waits, so that the pool has what it had without us, and finds connections that are gone.
 """
 
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import NoScriptError, ResponseError
+
+from outbox.consumer.forks import anew_in_children
 
 
 class RoundTrips:
@@ -27,24 +28,23 @@ class RoundTrips:
         self._client = client
         self._shares = isinstance(client, Redis)
         self._begin()
+        anew_in_children(self._begin)
 
     def call(self, script: Any, key: bytes, arguments: Sequence[Any]) -> Any:
         """The script's answer for one key."""
         call = _Call(script, key, arguments)
         if not self._shares:
             return call.alone()
-        if self._process != os.getpid():
-            self._begin()  # who was under way in the parent will not come back here
         if self._leads(call) or self._is_to_lead(call):
             self._lead(call)
         return call.result()
 
     def _begin(self) -> None:
+        """Nobody is under way: who was in the parent of a forked child will not come back here."""
         self._lock = threading.Lock()
         self._waiting: list[_Call] = []
         self._under_way = False
         self._connection: Any = None  # of those who are under way
-        self._process = os.getpid()
 
     def _leads(self, call: "_Call") -> bool:
         """Whether nobody is under way; else the call waits for the next trip."""
@@ -78,9 +78,11 @@ class RoundTrips:
         try:
             self._send(together)
         finally:
-            self._hand_over()
-            for other in together[1:]:
-                other.settled.release()
+            try:
+                self._hand_over()
+            finally:
+                for other in together[1:]:
+                    other.settled.release()
 
     def _hand_over(self) -> None:
         """The first that waits leads the next trip: nobody serves the others for longer than its own."""

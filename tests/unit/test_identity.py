@@ -1,16 +1,15 @@
 """Identities are unique across threads and processes, and have the layout that broker tools read."""
 
-import os
 import random
 import re
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
 
 from outbox.identity import UniqueIds, fresh_number, fresh_token, unique_ids
+from tests.forked import in_a_child, knows_of_threads, needs_fork
 
 COUNT = 2000
 
@@ -69,34 +68,21 @@ def test_a_number_is_new_each_time_whatever_the_application_seeds() -> None:
     assert all(0 <= number < 2**63 for number in drawn)
 
 
-def drawn_by_a_child(draw: Callable[[], object]) -> str:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, str(draw()).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        drawn = pipe.read()
-    assert os.waitpid(child, 0)[1] == 0
-    return drawn
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@needs_fork
+@knows_of_threads
 def test_a_forked_process_draws_ids_of_its_own() -> None:
     # Given a process that has drawn ids
     ids = UniqueIds()
     drawn = {ids.fresh()[:20]}
     # When it forks twice
-    drawn |= {drawn_by_a_child(ids.fresh)[:20] for _ in range(2)}
+    drawn |= {in_a_child(ids.fresh)[:20] for _ in range(2)}
     drawn.add(ids.fresh()[:20])
     # Then each process has a name of its own, and the parent keeps its one
     assert len(drawn) == 3
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@needs_fork
+@knows_of_threads
 def test_a_forked_process_draws_numbers_of_its_own() -> None:
     # When a process forks twice / Then each of the three draws another number
-    assert len({drawn_by_a_child(fresh_number), drawn_by_a_child(fresh_number), str(fresh_number())}) == 3
+    assert len({in_a_child(fresh_number), in_a_child(fresh_number), str(fresh_number())}) == 3

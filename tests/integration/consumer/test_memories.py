@@ -1,6 +1,5 @@
 """Memories in front of the database: they spare it, they never decide."""
 
-import multiprocessing
 import threading
 from collections.abc import Callable
 
@@ -14,10 +13,12 @@ from outbox.consumer import Duplicate, Inbox, LeasedInbox, MemoryInbox, Message,
 from outbox.consumer.cached_inbox import CachedInbox
 from outbox.consumer.claims import Claim
 from outbox.consumer.memory_inbox import LocalMemory
+from outbox.consumer.redis_inbox import RedisInbox
 from outbox.consumer.remembering import Counters, Executing
 from outbox.consumer.schema import inbox as inbox_table
 from outbox.errors import SettingsError
 from outbox.identity import fresh_token
+from tests.forked import in_a_child, knows_of_threads, needs_fork
 from tests.integration.consumer.shop import effects, keys_done, record, shop
 from tests.services.redis import Redis as Server
 from tests.services.require import require
@@ -181,16 +182,34 @@ def test_a_local_memory_forgets_with_time() -> None:
     assert not memory.knows(claim("a"))
 
 
+@needs_fork
+@knows_of_threads
 def test_a_forked_child_begins_with_an_empty_memory() -> None:
     memory = LocalMemory(size=2, ttl=60)
     memory.remember(claim("a"))
-    context = multiprocessing.get_context("fork")
-    answer = context.SimpleQueue()
-    child = context.Process(target=lambda: answer.put(memory.knows(claim("a"))))
-    child.start()
-    assert answer.get() is False
-    child.join()
+    assert in_a_child(lambda: memory.knows(claim("a"))) == "False"
     assert memory.knows(claim("a"))
+
+
+@needs_fork
+@knows_of_threads
+def test_a_forked_child_does_not_wait_for_a_key_that_flies_in_its_parent(redis_server: str) -> None:
+    # Given a process in which a thread works on a key
+    entered, go = threading.Event(), threading.Event()
+
+    def on_paid(*_: object) -> None:
+        entered.set()
+        assert go.wait(60)
+
+    inbox = MemoryInbox(RedisInbox(redis_server, consumer=f"stock-{fresh_token()}"))
+    inbox.handler(topic="payments")(on_paid)
+    thread = threading.Thread(target=inbox.process, args=(RECEIVED,))
+    thread.start()
+    assert entered.wait(60)
+    # When a child of it has the same / Then the strategy behind decides
+    assert in_a_child(lambda: type(inbox.process(RECEIVED)).__name__) == "InProgress"
+    go.set()
+    thread.join()
 
 
 def test_one_key_in_many_threads_flies_once(engine: Engine) -> None:

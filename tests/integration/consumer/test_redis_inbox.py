@@ -1,5 +1,6 @@
 """Dedup in Redis on a real server: what people write by hand, where it fails, and what ours makes of it."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry as Again
 
+from outbox.clock import monotonic
 from outbox.consumer import Duplicate, InProgress, LeaseLost, Message, Outcome, Park, Processed, Retry
 from outbox.consumer.claims import Claim
 from outbox.consumer.leases import Busy, Claimed, Finished, Lease
@@ -18,6 +20,7 @@ from outbox.consumer.redis_inbox import RedisInbox
 from outbox.errors import SettingsError
 from outbox.identity import fresh_token
 from tests.crash.proxy import Proxy
+from tests.forked import in_a_child, knows_of_threads, needs_fork
 from tests.services.ports import free_port
 from tests.services.redis import Redis as Server
 from tests.services.require import require
@@ -25,6 +28,7 @@ from tests.unit.consumer.fakes import delivery
 from tests.waiting import expect_soon
 
 RECEIVED = delivery(keys=("k",), body=b"same")
+LEASE = 1.0
 Handler = Callable[[Message, Lease], object]
 
 
@@ -267,6 +271,55 @@ def test_an_owner_that_lost_its_key_is_told(redis: Redis, name: str, claim: Clai
     assert isinstance(outcome, Retry)
     assert not outcome.outage
     assert lost == [True]
+
+
+@needs_fork
+@knows_of_threads
+def test_a_forked_child_renews_its_own_leases_and_has_a_loop_of_its_own(redis: Redis, name: str) -> None:
+    # Given a process that works on a message in a coroutine, and renews its lease
+    entered, go, held = threading.Event(), threading.Event(), list[bool]()
+
+    async def on_paid(message: Message, lease: Lease) -> None:
+        entered.set()
+        end = monotonic() + 1.5 * LEASE
+        while monotonic() < end or (message.key == "k" and not go.is_set()):
+            await asyncio.sleep(0.02)
+        held.append(lease.held)
+
+    inbox = consumer(redis, name, on_paid, lease=LEASE)
+    thread = threading.Thread(target=inbox.process, args=(RECEIVED,))
+    thread.start()
+    assert entered.wait(60)
+    # When a child of it works for longer than a lease / Then that one is renewed, and its parent's is its parent's
+    other = delivery(keys=("other",))
+    assert in_a_child(lambda: (inbox.process(other), held)) == "(Processed(), [True])"
+    assert in_a_child(lambda: len(inbox._execution._keeper._leases)) == "0"
+    go.set()
+    thread.join()
+    assert held == [True]
+    inbox.close()
+
+
+def test_a_lease_that_no_thread_could_be_started_for_is_given_back(
+    redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a process that may have no more threads
+    def refused(_thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    held = list[bool]()
+
+    def on_paid(_message: Message, lease: Lease) -> None:
+        time.sleep(1.5 * LEASE)
+        held.append(lease.held)
+
+    inbox = consumer(redis, name, on_paid, lease=LEASE)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert inbox.process(RECEIVED) == Retry("RuntimeError: can't start new thread")
+    # When it may again / Then the key is free, and its lease is renewed
+    assert inbox.process(RECEIVED) == Processed()
+    assert held == [True]
 
 
 def test_a_failure_frees_the_key_at_once(redis: Redis, name: str) -> None:

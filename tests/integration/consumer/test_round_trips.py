@@ -15,6 +15,7 @@ from redis.retry import Retry
 from outbox.consumer import round_trips
 from outbox.consumer.round_trips import RoundTrips
 from outbox.identity import fresh_token
+from tests.forked import in_a_child, knows_of_threads, needs_fork
 from tests.waiting import expect_soon
 
 _ECHO = "return {KEYS[1], ARGV[1]}"
@@ -169,14 +170,28 @@ def test_those_who_share_a_trip_with_an_interrupted_leader_are_told(
     assert bench.call(bench.echo, "later").result(60) == [b"later", b""]
 
 
+@needs_fork
+@knows_of_threads
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(bench: Bench) -> None:
-    # Given a copy of a process in which a thread was under way
-    held, first = bench.leader()
-    bench.trips._process -= 1
-    # When a thread of the copy calls / Then it waits for nobody
-    assert bench.call(bench.echo, "child").result(60) == [b"child", b""]
+    # Given a process in which a thread is under way
+    held, first, others = bench.followed(2)
+    # When a child of it calls / Then it waits for nobody, and takes nothing away
+    vars(bench.trips).pop("_answers", None)
+    assert in_a_child(lambda: bench.trips.call(bench.echo, b"child", [""])) == "[b'child', b'']"
     held.go.set()
-    first.result(60)
+    assert [it.result(60)[0] for it in (first, *others)] == [b"first", b"k0", b"k1"]
+
+
+def test_a_connection_that_cannot_be_given_back_holds_up_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a pool that does something as a connection comes back, and fails
+    held, first, others = bench.followed(3)
+    monkeypatch.setattr(bench.client.connection_pool, "release", raising(ConnectionResetError("as it came back")))
+    # When threads share a trip
+    held.go.set()
+    # Then the one that led it hears of that, and the others have their answers
+    assert first.result(60) == [b"first", b""]
+    assert isinstance(others[0].exception(60), ConnectionResetError)
+    assert [it.result(60)[0] for it in others[1:]] == [b"k1", b"k2"]
 
 
 def in_use(client: Redis) -> int:
