@@ -276,6 +276,8 @@ def _loaded(given: dict[str, Any]) -> Settings:
 def _said(problem: Any) -> str:
     """One problem, by the name that the user set."""
     text: str = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "float_parsing":
+        text = "must be a number of seconds"
     if not problem["loc"]:
         return text
     name, *inside = problem["loc"]

@@ -106,6 +106,11 @@ def test_no_time_is_infinite(name: str) -> None:
     assert refused(**{name: float("inf")}).startswith(f"OUTBOX_{name.upper()}: ")
 
 
+def test_a_time_is_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOX_RETENTION", "7d")
+    assert refused() == "OUTBOX_RETENTION: must be a number of seconds (got '7d')"
+
+
 def test_several_faults_are_told_at_once() -> None:
     said = refused(lease=-1, passes=0)
     assert "OUTBOX_LEASE" in said
