@@ -133,7 +133,7 @@ def glimpsed(connection: Connection, claim: Claim) -> Earlier | None:
     if not Wire.is_possible(connection):
         return None
     wire = Wire(connection)
-    return _earlier_of(wire.sent(_look(wire, claim))[0]) if wire.is_idle else None
+    return _earlier_of(wire, wire.sent(_look(wire, claim))[0]) if wire.is_idle else None
 
 
 def conclude(connection: Connection, claim: Claim) -> Earlier | None:
@@ -143,7 +143,7 @@ def conclude(connection: Connection, claim: Claim) -> Earlier | None:
     """
     wire = Wire(connection)
     answer, _ = wire.sent(_look(wire, claim), "COMMIT")
-    row = _earlier_of(answer)
+    row = _earlier_of(wire, answer)
     if row is None or row.is_done:  # else the handler's transaction follows
         opening.committed(wire.memory)
     return row
@@ -156,10 +156,10 @@ def _look(wire: Wire, claim: Claim) -> str:
     )
 
 
-def _earlier_of(answer: Answer) -> Earlier | None:
+def _earlier_of(wire: Wire, answer: Answer) -> Earlier | None:
     if not answer.ntuples:
         return None
-    topic, payload_hash, done = (bytes(answer.get_value(0, column) or b"").decode() for column in range(3))
+    topic, payload_hash, done = wire.first_row(answer)
     return Earlier(topic, bytes.fromhex(payload_hash), done == "t")
 
 

@@ -80,6 +80,13 @@ def begun(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
+def begin_anew(connection: Connection) -> None:
+    """Another transaction, as the engine's listeners have each begin, after the driver's was ended past SQLAlchemy."""
+    if ended := connection.get_transaction():
+        ended.rollback()
+    OwnTransaction(connection)
+
+
 @contextmanager
 def opened(engine: Engine, lock_timeout: float) -> Iterator[Connection]:
     """As ``begun``, and the driver knows already that a transaction is open, before anything was written in it.

@@ -5,7 +5,7 @@ from sqlalchemy.engine import Connection, Engine
 from outbox.consumer import claims
 from outbox.consumer.calling import Handler, call
 from outbox.consumer.claims import Claim, Inserted
-from outbox.consumer.drivers import begun, limit_lock_waits
+from outbox.consumer.drivers import begin_anew, begun, limit_lock_waits
 from outbox.consumer.failures import outcome_of
 from outbox.consumer.guard import guarded
 from outbox.consumer.message import Message
@@ -84,6 +84,8 @@ class RowTransaction:
         if reason := row.contradicts(claim):
             return Park(reason)
         if not row.is_done:
+            if inserted is Inserted.TAKEN:
+                begin_anew(connection)
             limit_lock_waits(connection, self._lock_timeout)
             row = claims.locked(connection, claim)
         if row is None:

@@ -73,13 +73,24 @@ class Wire:
             words.append("DEFERRABLE" if driver.deferrable else "NOT DEFERRABLE")
         return [" ".join(words)]
 
+    def first_row(self, answer: Answer) -> list[str]:
+        """Of an answer that has rows; NULL is empty."""
+        values = (answer.get_value(0, column) for column in range(answer.nfields))
+        return [bytes(value or b"").decode(self._encoding) for value in values]
+
     def text(self, value: str) -> str:
-        """The value as a literal of type text; raises ``ValueError`` for NUL, which no text of PostgreSQL holds."""
+        """The value as a literal of type text; raises ``ValueError`` for what no text of PostgreSQL, or ours, holds."""
         if "\x00" in value:
             raise ValueError(f"{value!r} contains NUL, which PostgreSQL cannot store: leave it out")
         if value.isascii() and "'" not in value and "\\" not in value:
             return f"'{value}'::text"
-        return bytes(pq.Escaping(self._pgconn).escape_literal(value.encode(self._encoding))).decode(self._encoding)
+        try:
+            exact = value.encode(self._encoding)
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{value!r} cannot be written in {self._encoding}: set client_encoding to UTF8, without lone surrogates"
+            ) from error
+        return bytes(pq.Escaping(self._pgconn).escape_literal(exact)).decode(self._encoding)
 
 
 def binary(value: bytes) -> str:

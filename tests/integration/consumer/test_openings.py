@@ -316,20 +316,26 @@ def test_what_an_engine_says_at_the_begin_of_its_transactions_holds(engine: Engi
         record(message, session)
 
     inbox = shop(own, step)
-    # When messages come / Then the handler finds it, and repeats are known
-    said = [inbox.process(each) for each in (FIRST, FIRST, FIRST, fresh(1))]
-    assert said == [Processed(), Duplicate(), Duplicate(), Processed()]
-    assert seen == ["mine", "mine"]
+    with engine.begin() as connection:
+        dead_owner_s = Claim.of("stock", Message.of(fresh(2), "k2")).columns() | {"received_at": utc_now()}
+        connection.execute(inbox_table.insert().values(dead_owner_s))
+    # When messages come, also one that a dead owner left undone / Then the handler finds it, and repeats are known
+    said = [inbox.process(each) for each in (FIRST, FIRST, FIRST, fresh(1), fresh(2))]
+    assert said == [Processed(), Duplicate(), Duplicate(), Processed(), Processed()]
+    assert seen == ["mine"] * 3
     own.dispose()
 
 
 ODD_NAMES = ["it's", "back\\slash", "caf\u00e9", '"quoted"', "%s %(x)s {0} $1; --"]
 
 
-@pytest.mark.parametrize("conforming", ["on", "off"])
-def test_names_that_sql_might_misread_are_kept(engine: Engine, conforming: str) -> None:
+SESSIONS = ["standard_conforming_strings=on", "standard_conforming_strings=off", "client_encoding=LATIN1"]
+
+
+@pytest.mark.parametrize("setting", SESSIONS)
+def test_names_that_sql_might_misread_are_kept(engine: Engine, setting: str) -> None:
     # Given consumers and topics with quotes and the like
-    odd = sa.create_engine(engine.url, connect_args={"options": f"-c standard_conforming_strings={conforming}"})
+    odd = sa.create_engine(engine.url, connect_args={"options": f"-c {setting}"})
     for name in ODD_NAMES:
         inbox = Inbox(odd, consumer=name)
         inbox.handler(topic=name)(record)
@@ -342,14 +348,23 @@ def test_names_that_sql_might_misread_are_kept(engine: Engine, conforming: str) 
     odd.dispose()
 
 
-def test_a_topic_that_no_column_takes_is_a_retry(engine: Engine) -> None:
-    # Given a topic with NUL, which the query must not be cut at
-    inbox = Inbox(engine, consumer="stock")
-    inbox.handler(topic="pay\x00ments")(record)
+@pytest.mark.parametrize(
+    ("topic", "reason"),
+    [
+        ("pay\x00ments", "'pay\\x00ments' contains NUL"),
+        ("\u20ac", "'\u20ac' cannot be written in iso8859-1: set client_encoding to UTF8"),
+    ],
+)
+def test_a_topic_that_no_column_takes_is_a_retry(engine: Engine, topic: str, reason: str) -> None:
+    # Given a topic with NUL, which the query must not be cut at, or one that the session has no letters for
+    latin = sa.create_engine(engine.url, connect_args={"options": "-c client_encoding=LATIN1"})
+    inbox = Inbox(latin, consumer="stock")
+    inbox.handler(topic=topic)(record)
     # When a message comes / Then the field is named, and nothing is kept
-    said = inbox.process(replace(FIRST, topic="pay\x00ments"))
+    said = inbox.process(replace(FIRST, topic=topic))
+    latin.dispose()
     assert isinstance(said, Retry)
-    assert "contains NUL" in said.reason
+    assert reason in said.reason
     assert (keys_done(engine), rows(engine)) == ([], 0)
 
 
