@@ -1,5 +1,6 @@
 """Opens what the settings name: database, broker, source. The one place where a broker URL is read."""
 
+import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from outbox.store.database import Database, parsed, sqlite_file
 _WITH_NAME_SERVERS = frozenset(("rocketmq", "rocketmq+native"))
 #: The scheme whose address is one of proxies.
 _PROXIES = "rocketmq+grpc"
+#: Names that RocketMQ takes (``TopicValidator``); of any other a broker says that the group does not exist.
+_GROUP = re.compile(r"[%|A-Za-z0-9_-]+")
 
 
 def open_database(settings: Settings) -> Database:
@@ -62,7 +65,12 @@ def open_broker(settings: Settings) -> Broker:
 
 
 def open_source(settings: Settings, topics: Collection[str], group: str) -> Source:
-    """A consumer group's view of topics."""
+    """A consumer group's view of topics; ``SettingsError`` for a group whose name no broker takes."""
+    if not _GROUP.fullmatch(group):
+        raise SettingsError(
+            f"consumer group {group!r}: only letters, digits, '-', '_', '%' and '|' are allowed: name another one by "
+            "--group, or by group=… where the consumer is made"
+        )
     scheme, address = _split(settings.broker_url)
     space = _namespace(settings)
     group, topics = space.wrap(group), tuple(space.wrap(topic) for topic in topics)

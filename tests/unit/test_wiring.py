@@ -33,6 +33,13 @@ def test_a_folder_is_made_for_a_file_of_sqlite_and_not_for_a_uri(
     assert [it.name for it in tmp_path.iterdir()] == ["by-name"]
 
 
+@pytest.mark.parametrize("group", ["outbox-new orders", "", "outbox-仓库", "outbox-stock\n"])
+def test_a_group_that_no_broker_takes_is_refused_by_the_embedded_one_too(tmp_path: Path, group: str) -> None:
+    settings = load(broker_url=f"embedded://{tmp_path}/broker.db")
+    with pytest.raises(SettingsError, match=r"consumer group .* --group"):
+        open_source(settings, ["payments"], group)
+
+
 def test_what_a_dead_consumer_held_comes_again_after_the_time_that_is_set(tmp_path: Path) -> None:
     # Given a message that a consumer received and never answered
     settings = load(broker_url=f"embedded://{tmp_path}/broker.db", invisible=0.5)
