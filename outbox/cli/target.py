@@ -24,7 +24,9 @@ def imported(target: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise SettingsError(f"MODULE:OBJECT: {target!r}: {error}; start it where {module} can be imported") from error
+        own = f"{module}.".startswith(f"{error.name}.")
+        remedy = f"start it where {module} can be imported" if own else f"{module} imports it: install it"
+        raise SettingsError(f"MODULE:OBJECT: {target!r}: {error}; {remedy}") from error
     try:
         return getattr(found, name)
     except AttributeError as error:

@@ -31,13 +31,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         monkeypatch.delenv(f"OUTBOX_{name.upper()}", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "daemons_shop.py").write_text(SERVICE)
+    (tmp_path / "daemons_needy.py").write_text("import nowhere_to_be_found\n")
     return in_process(monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(
     ("target", "named"),
     [("daemons_shop", "daemons_shop"),
-     ("nowhere_at_all:inbox", "nowhere_at_all"),
+     ("nowhere_at_all:inbox", "start it where nowhere_at_all can be imported"),
+     ("daemons_needy:inbox", "'nowhere_to_be_found'; daemons_needy imports it: install it"),
      ("daemons_shop:nothing", "has no nothing"),
      ("daemons_shop:number", "not a consumer"),
      ("daemons_shop:away", "database cannot be used")],
