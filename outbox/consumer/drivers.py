@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import NoTransaction
+from outbox.store.database import takes_no_writes
 
 #: MySQL protocol: SERVER_STATUS_IN_TRANS.
 _MYSQL_IN_TRANS = 1
@@ -77,7 +78,12 @@ def begun(engine: Engine) -> Iterator[Connection]:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
         elif _commits_by_itself(connection):
             raise NoTransaction("engine: it is in autocommit, so effect and inbox row could not be one; use another")
-        yield connection
+        try:
+            yield connection
+        except Exception as error:
+            if _is_demoted(error) or _is_demoted(error.__cause__):
+                connection.invalidate()  # the server keeps it, while its name may lead to another one
+            raise
 
 
 def begin_anew(connection: Connection) -> None:
@@ -149,15 +155,29 @@ def is_outage(error: BaseException) -> bool:
     """
     if isinstance(error, PoolTimeout) or (isinstance(error, DBAPIError) and error.connection_invalidated):
         return True
-    cause: Any = error.orig if isinstance(error, DBAPIError) else error
-    if not _DRIVER_ERRORS & {parent.__name__ for parent in type(cause).__mro__}:
+    cause: Any = _of_driver(error)
+    if cause is None:
         return False
+    if takes_no_writes(cause):
+        return True
     if isinstance(cause, sqlite3.Error):
         return (getattr(cause, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_OUTAGE
     if hasattr(cause, "sqlstate"):
         # A connection that was never made has no SQLSTATE.
         return cause.sqlstate.startswith(_PG_OUTAGE) if cause.sqlstate else _is_operational(cause)
     return number_of(cause) in _MYSQL_OUTAGE
+
+
+def _of_driver(error: BaseException | None) -> BaseException | None:
+    """The driver's own error, if it is one."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    names = {parent.__name__ for parent in type(cause).__mro__}
+    return cause if _DRIVER_ERRORS & names else None
+
+
+def _is_demoted(error: BaseException | None) -> bool:
+    cause = _of_driver(error)
+    return cause is not None and takes_no_writes(cause)
 
 
 def _is_operational(cause: BaseException) -> bool:

@@ -236,7 +236,11 @@ def _notice_lost_host(dbapi_connection: Any) -> None:
 
 def _leave_demoted(context: ExceptionContext) -> None:
     """A server that was demoted keeps its connections, while its name may lead to another one: they are made anew."""
-    error = context.original_exception
-    code = getattr(error, "sqlstate", None) or next(iter(getattr(error, "args", ())), None)
-    if code in _READ_ONLY:
+    if takes_no_writes(context.original_exception):
         context.is_disconnect = True
+
+
+def takes_no_writes(error: BaseException) -> bool:
+    """Whether a driver's error says that the server is read-only, or that the session is."""
+    code = getattr(error, "sqlstate", None) or next(iter(getattr(error, "args", ())), None)
+    return code in _READ_ONLY

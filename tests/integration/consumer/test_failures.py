@@ -11,7 +11,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from outbox.consumer import Duplicate, InProgress, Message, Processed, Retry
+from outbox.consumer import BusinessConsumer, Duplicate, Inbox, InProgress, LeasedInbox, Message, Processed, Retry
 from outbox.consumer.claims import Claim, insert_undone
 from outbox.store.database import Database
 from tests.integration.consumer.shop import Step, count, effects, keys_done, record, rows, shop, stock
@@ -217,6 +217,37 @@ def test_a_store_that_is_away_is_an_outage(scheme: str) -> None:
     assert isinstance(outcome, Retry)
     assert outcome.outage
     inbox.close()
+
+
+#: As on a server that was demoted: it keeps its connections, and takes no writes over them.
+DEMOTE = {"postgresql": "SET default_transaction_read_only = on", "mariadb": "SET SESSION TRANSACTION READ ONLY"}
+
+
+@pytest.mark.parametrize("strategy", [Inbox, LeasedInbox, BusinessConsumer])
+@pytest.mark.parametrize("dialect", list(DEMOTE))
+def test_a_server_that_was_demoted_is_an_outage_and_dialled_anew(
+    request: pytest.FixtureRequest, dialect: str, strategy: type[Inbox | LeasedInbox | BusinessConsumer]
+) -> None:
+    # Given a consumer over the application's own engine, whose connection leads to a standby by now
+    def step(message: Message, given: Any) -> Processed:
+        with given.transaction() if strategy is LeasedInbox else nullcontext(given) as session:
+            record(message, session)
+        return Processed()
+
+    with request.getfixturevalue(f"{dialect}_copies")(None) as url, opened(url) as outside:
+        engine = sa.create_engine(outside.url, pool_size=1, max_overflow=0)
+        inbox, received = strategy(engine, consumer="stock"), delivery(keys=("k",))
+        inbox.handler(topic="payments")(step)
+        assert inbox.process(delivery(keys=("before",))) == Processed()
+        with engine.begin() as connection:
+            connection.exec_driver_sql(DEMOTE[dialect])
+        # When a message comes / Then no retry is charged, and the next try finds the server that takes writes
+        said = inbox.process(received)
+        assert isinstance(said, Retry)
+        assert said.outage
+        assert inbox.process(received) == Processed()
+        assert keys_done(outside) == ["before", "k"]
+        engine.dispose()
 
 
 def test_another_database_that_is_away_is_not_an_outage_of_the_inbox(migrated_url: str, engine: Engine) -> None:
