@@ -29,7 +29,9 @@ HELD = 3.0
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    """One line, in one write: several threads say something, and print() writes the end of a line by itself."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def stop_here() -> None:
