@@ -87,8 +87,9 @@ class OnLoop:
     def adapted(self, handler: Handler) -> Handler:
         """Coroutines are awaited, and see the asynchronous form of what a handler is given."""
 
+        is_async = is_coroutine(handler)
+
         def call(message: object, given: object) -> object:
-            is_async = inspect.iscoroutinefunction(handler)
             returned = handler(message, as_async(given) if is_async else given)
             return await_only(returned) if is_async else returned
 
@@ -112,6 +113,13 @@ class OnLoop:
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
     loop.close()
+
+
+def is_coroutine(handler: Handler) -> bool:
+    """Whether it is ``async def``, or an object that is called so, with or without arguments of its own beforehand."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 class AsyncLease:

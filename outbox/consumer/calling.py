@@ -1,6 +1,6 @@
 """Calls handlers, and tells their errors from the store's."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
 from sqlalchemy.orm import Session
 
@@ -23,7 +23,7 @@ def call(work: Callable[[], object], is_own: Callable[[Exception], bool]) -> obj
         if is_outage(error):
             raise (LostMeanwhile if is_own(error) else HandlerFailed)(said(error)) from error
         raise
-    if isinstance(returned, Awaitable | Generator):
+    if isinstance(returned, Awaitable | Generator | AsyncGenerator):
         raise HandlerFailed(
             f"the handler returned a {type(returned).__name__}, so its work was not done: use plain def"
         )

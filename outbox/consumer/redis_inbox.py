@@ -1,13 +1,12 @@
 """``RedisInbox`` (C2): dedup in Redis with a time to live, for effects outside SQL."""
 
-import inspect
 import logging
 from collections.abc import Callable
 from functools import partial
 
 from outbox.brokers.source import Delivery
 from outbox.consumer import retention
-from outbox.consumer.bridge import OnLoop
+from outbox.consumer.bridge import OnLoop, is_coroutine
 from outbox.consumer.calling import call
 from outbox.consumer.claims import Claim
 from outbox.consumer.consumer import Consumer
@@ -68,7 +67,7 @@ class RedisInbox(Consumer):
         return self._execution.execute(claim, work)
 
     def _adapted(self, function: Callable[..., object]) -> Callable[..., object]:
-        if inspect.iscoroutinefunction(function):
+        if is_coroutine(function):
             return partial(self._loop.run, self._loop.adapted(function))
         return function
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 from outbox import Outbox
 from outbox.brokers.source import Delivery
 from outbox.consumer import BatchInbox, Duplicate, Inbox, LeasedInbox, Message, Outcome, Park, Processed, Retry
-from outbox.consumer.bridge import AsyncLease
+from outbox.consumer.bridge import AsyncLease, Handler
 from outbox.consumer.leases import Lease
 from outbox.consumer.redis_inbox import RedisInbox
 from outbox.errors import SettingsError
@@ -196,16 +197,27 @@ def test_parking_forgetting_and_purging_work_on_the_loop(asynchronous: AsyncEngi
     inbox.close()
 
 
-def test_a_coroutine_with_effects_outside_sql(redis_server: str) -> None:
+async def on_paid_elsewhere(seen: list[str], message: Message, lease: Lease) -> None:
+    await asyncio.sleep(0)
+    lease.check()
+    seen.append(message.key)
+
+
+class Elsewhere:
+    """A handler that is an object."""
+
+    def __init__(self, seen: list[str]) -> None:
+        self._seen = seen
+
+    async def __call__(self, message: Message, lease: Lease) -> None:
+        await on_paid_elsewhere(self._seen, message, lease)
+
+
+@pytest.mark.parametrize("made", [partial(partial, on_paid_elsewhere), Elsewhere])
+def test_a_coroutine_with_effects_outside_sql(redis_server: str, made: Callable[[list[str]], Handler]) -> None:
     seen: list[str] = []
     inbox = RedisInbox(redis_server, consumer=f"stock-{fresh_token()}")
-
-    @inbox.handler(topic="payments")
-    async def on_paid(message: Message, lease: Lease) -> None:
-        await asyncio.sleep(0)
-        lease.check()
-        seen.append(message.key)
-
+    inbox.handler(topic="payments")(made(seen))
     assert [inbox.process(RECEIVED), inbox.process(RECEIVED)] == [Processed(), Duplicate()]
     assert seen == ["k"]
     inbox.close()

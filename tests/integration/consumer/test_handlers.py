@@ -1,6 +1,6 @@
 """Handlers that do what they must not: nothing half-done is ever acknowledged."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -256,12 +256,19 @@ def test_a_violation_of_the_business_is_not_a_duplicate(migrated_url: str, engin
     inbox.close()
 
 
-def test_a_handler_that_only_promises_to_work_is_not_done(migrated_url: str, engine: Engine) -> None:
-    # Given a handler that is a generator, of which nothing runs when it is called
-    def promise(message: Message, session: Session) -> Iterator[None]:
-        record(message, session)
-        yield
+def _generator(message: Message, session: Session) -> Iterator[None]:
+    record(message, session)
+    yield
 
+
+async def _asynchronous_generator(message: Message, session: Session) -> AsyncIterator[None]:
+    record(message, session)
+    yield
+
+
+@pytest.mark.parametrize("promise", [_generator, _asynchronous_generator])
+def test_a_handler_that_only_promises_to_work_is_not_done(migrated_url: str, engine: Engine, promise: Step) -> None:
+    # Given a handler that is a generator, of which nothing runs when it is called
     # When it is delivered / Then it is not acknowledged
     first, _ = twice(migrated_url, promise)
     assert isinstance(first, Retry)
