@@ -13,10 +13,10 @@ RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 # Extra arguments for pytest: make test ARGS="-k lanes -x"
 ARGS ?=
-# Test processes, each with databases and a Redis of its own, and one RocketMQ for all: more than cores, since most tests wait, for leases, a broker's timers,
-# or a process to start. One by one, the tests of units and models took 185 s, 65 s of them CPU time, those of the
-# strategies (off MariaDB) 218 s and 94 s, on two cores with other work on them; the crash points among these 116 s and
-# 30 s.
+# Test processes, each with databases and a Redis of its own, and one RocketMQ for all: more than cores, since most tests
+# wait, for leases, a broker's timers, or a process to start. One by one, the tests of units and models took 185 s, 65 s
+# of them CPU time, those of the strategies (off MariaDB) 218 s and 94 s, on two cores with other work on them; the crash
+# points among these 116 s and 30 s.
 WORKERS ?= 4
 # What can go on at once, while ``services`` fetches the servers.
 LINT := style types product-types imports

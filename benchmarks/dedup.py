@@ -1,6 +1,6 @@
 """Each dedup strategy against the same work without dedup, side by side on a durable PostgreSQL and a Redis.
 
-    python -m benchmarks.dedup [--messages 300] [--rounds 7]
+    python -m benchmarks.dedup [--messages 300] [--rounds 15]
 
 The work is a business transaction: one stock row updated, one ledger row inserted, COMMIT with its log on disk. Each
 round takes every side once, for the same number of messages; the figures are medians of the rounds' ratios. The Redis
@@ -264,7 +264,7 @@ def main() -> None:
     """Runs the benchmark and prints its table."""
     parser = argparse.ArgumentParser(description="Each dedup strategy against the same work without it")
     parser.add_argument("--messages", type=int, default=300, help="messages a round and side")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     with servers() as (engine, url):
         report(measured(sides(engine, url), options.messages, options.rounds))
