@@ -21,7 +21,8 @@ class RoundTrips:
     """The calls of one client; safe in any thread. Each gets its own answer, or its own error.
 
     Where a trip is lost all that shared it raise what it raised: whether they were carried out is open, as for a call
-    alone. A cluster's client has each call go alone.
+    alone. A cluster's client has each call go alone. So does the main thread: a signal may interrupt it anywhere, and
+    nobody must wait for it then.
     """
 
     def __init__(self, client: Any) -> None:
@@ -33,7 +34,7 @@ class RoundTrips:
     def call(self, script: Any, key: bytes, arguments: Sequence[Any]) -> Any:
         """The script's answer for one key."""
         call = _Call(script, key, arguments)
-        if not self._shares:
+        if not self._shares or threading.current_thread() is threading.main_thread():
             return call.alone()
         if self._leads(call) or self._is_to_lead(call):
             self._lead(call)
@@ -57,20 +58,8 @@ class RoundTrips:
 
     def _is_to_lead(self, call: "_Call") -> bool:
         """Waits until the call is answered (False), or is to take those that wait along (True)."""
-        try:
-            call.settled.acquire()
-        except BaseException:
-            self._withdraw(call)
-            raise
+        call.settled.acquire()
         return call.leads
-
-    def _withdraw(self, call: "_Call") -> None:
-        """Its thread was interrupted; nobody may wait for it."""
-        with self._lock:
-            if call in self._waiting:
-                self._waiting.remove(call)
-        if call.leads:
-            self._hand_over()
 
     def _lead(self, call: "_Call") -> None:
         with self._lock:
