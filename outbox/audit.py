@@ -5,7 +5,7 @@ row. So whatever moves while the audit looks has moved in the direction that exp
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -84,16 +84,28 @@ class Scope:
 class Audit:
     """One comparison; ``findings`` once, then the figures."""
 
-    def __init__(self, rows: AuditedRows, broker: Broker, ledger: Ledger, origin: str, scope: Scope) -> None:
+    def __init__(
+        self,
+        rows: AuditedRows,
+        broker: Broker,
+        ledger: Ledger,
+        origin: str,
+        scope: Scope,
+        expected_origins: Collection[str] = (),
+    ) -> None:
+        """``origin``: service and database; ``expected_origins``: other services that may write to the topics."""
         self._rows = rows
         self._broker = broker
         self._ledger = ledger
         self._origin = origin
+        self._expected_origins = expected_origins
         #: What is compared.
         self.scope = scope
         #: Rows and messages that were looked at, and what could not be told of some.
         self.rows = 0
         self.messages = 0
+        #: Messages of the expected origins, among all that were looked at.
+        self.expected = 0
         self.untold: Counter[Untold] = Counter()
 
     def findings(self, last_id: int, progressed: Callable[[str, int], None]) -> Iterator[Finding]:
@@ -102,18 +114,25 @@ class Audit:
         ``CannotTell`` where the broker cannot be asked. Holds a window of rows and a batch of messages at a time.
         """
         scope = self.scope
-        topics = set() if scope.topic is None else {scope.topic}
+        topics: set[str] = set()
         owed: set[str] = set()
         for window in self._rows.windows(last_id, scope.since, scope.until, scope.topic):
             topics |= window.topics
             owed |= {row.topic for row in window.rows if self._should_be_visible(row)}
             yield from self._in_window(window)
             progressed("", window.last_id)
-        for topic in sorted(topics):
+        for topic in sorted(topics or self._named()):
             if self._ledger.knows(topic):
                 yield from self._in_topic(topic, progressed)
             elif topic in owed:
                 raise CannotTell(f"topic {topic}: the broker does not know it; bring back the brokers that had it")
+
+    def _named(self) -> set[str]:
+        """The topic that is asked for and has no row; ``CannotTell`` where the broker has nothing of it either."""
+        topic = self.scope.topic
+        if topic is not None and not self._ledger.exists(topic):
+            raise CannotTell(f"--topic {topic}: neither a row nor the broker knows it; correct the name")
+        return set() if topic is None else {topic}
 
     def _in_window(self, window: Window) -> Iterator[Finding]:
         self.rows += len(window.rows)
@@ -191,13 +210,25 @@ class Audit:
         for seen in batch:
             row_id = self._row_id(seen)
             if row_id is None:
-                yield _of_message(Kind.FOREIGN, seen, None, None, _whose(seen))
+                yield from self._of_another(seen)
             elif (row := rows.get(row_id)) is None:
                 yield from self._without_row(seen, row_id)
             elif (row.topic, row.key) != (seen.topic, seen.key):
                 yield _of_message(Kind.FOREIGN, seen, row_id, row, f"the row is about key {row.key} of {row.topic}")
             elif (why := _phantom(row, seen)) is not None:
                 yield _of_message(Kind.PHANTOM, seen, row_id, row, why)
+
+    def _of_another(self, seen: Seen) -> Iterator[Finding]:
+        """No other service has this database's id, so a message under it is never an expected one."""
+        service, _, database = seen.properties.get(ORIGIN, "").partition("/")
+        own_service, _, own_database = self._origin.partition("/")
+        if database == own_database and service != own_service:
+            why = f"{_whose(seen)}; this is the database's own id: is OUTBOX_ORIGIN, now {own_service}, right?"
+            yield _of_message(Kind.FOREIGN, seen, None, None, why)
+        elif service in self._expected_origins and seen.properties[ORIGIN] != self._origin:
+            self.expected += 1
+        else:
+            yield _of_message(Kind.FOREIGN, seen, None, None, _whose(seen))
 
     def _without_row(self, seen: Seen, row_id: int) -> Iterator[Finding]:
         if seen.stored_at < self.scope.purged_before:

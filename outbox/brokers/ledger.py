@@ -50,7 +50,11 @@ class Ledger(Protocol):
     """Reads what is visible and leaves no trace at the broker; every call raises ``CannotTell`` where it cannot."""
 
     def knows(self, topic: str) -> bool:
-        """Whether the broker has the topic."""
+        """Whether the broker has the topic, or makes it for the first message."""
+        ...
+
+    def exists(self, topic: str) -> bool:
+        """Whether the topic is there already."""
         ...
 
     def oldest(self, topic: str) -> datetime | None:

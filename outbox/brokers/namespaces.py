@@ -181,6 +181,10 @@ class NamespacedLedger:
         """As ``Ledger.knows``."""
         return self._inner.knows(self._space.wrap(topic))
 
+    def exists(self, topic: str) -> bool:
+        """As ``Ledger.exists``."""
+        return self._inner.exists(self._space.wrap(topic))
+
     def oldest(self, topic: str) -> datetime | None:
         """As ``Ledger.oldest``."""
         return self._inner.oldest(self._space.wrap(topic))

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -18,6 +18,8 @@ from outbox.brokers.ledger import CannotTell
 from outbox.cli import present
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, OfTopic, Origin, ready, seconds
 from outbox.envelope import origin_of
+from outbox.errors import InvalidMessage
+from outbox.session import checked_origin
 from outbox.settings import Settings
 from outbox.store.audited import AuditedRows
 from outbox.store.database import Database
@@ -25,6 +27,16 @@ from outbox.store.identity import Identity
 from outbox.wiring import open_broker, open_ledger
 
 _LAST: Final = "24h"
+
+Expected = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--expect-origin",
+        metavar="ORIGIN",
+        help="Another service that may write to the topics, as its OUTBOX_ORIGIN says: its messages are counted, and "
+        "are no finding; may be repeated.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +49,7 @@ def audit_command(
     since: Annotated[str | None, typer.Option(help="ISO 8601 with time zone, such as 2030-01-31T08:00Z.")] = None,
     until: Annotated[str | None, typer.Option(help="The same; now by default.")] = None,
     topic: OfTopic = None,
+    expect_origin: Expected = None,
     older_than: Annotated[str, typer.Option(help="Age from which an open row counts as unfinished.")] = "10m",
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON, one object a line; counts come last.")] = False,
     database_url: DatabaseUrl = None,
@@ -46,6 +59,7 @@ def audit_command(
 ) -> None:
     """Compares the rows of a time range with what the broker holds; exit code 1 where they disagree."""
     age, back = seconds(older_than, "--older-than"), _last(last, since, until)
+    others = [_service(origin) for origin in expect_origin or ()]
     begin, end = _moment(since, "--since"), _moment(until, "--until")
     loaded = settings.load(database_url=database_url, broker_url=broker_url, origin=origin, database=named)
     with ready(loaded) as database, _cannot_tell_is_told():
@@ -55,7 +69,7 @@ def audit_command(
         if begin >= end:
             raise typer.BadParameter(f"{present.iso(begin)} is not before {present.iso(end)}", param_hint="--since")
         scope = scope_of(now, begin, end, topic, age, loaded.retention)
-        with _opened(loaded, database, scope) as audit:
+        with _opened(loaded, database, scope, others) as audit:
             counts = _told(audit, AuditedRows(database).last_id(), as_json)
     if audit.untold[Untold.UNCLEAR]:
         typer.echo("outbox: the audit is not complete: the log says why; mend it and audit again", err=True)
@@ -74,13 +88,14 @@ def _told(audit: Audit, last_id: int, as_json: bool) -> Counter[Kind]:
                 present.as_json_line(asdict(finding))
             else:
                 present.as_line(_sentence(finding))
-    looked_at = {"rows": audit.rows, "messages": audit.messages}
+    looked_at = {"rows": audit.rows, "messages": audit.messages, "expected": audit.expected}
     kinds = {kind.value: counts[kind] for kind in Kind} | {why.value: audit.untold[why] for why in Untold}
     if as_json:
         scope = {"since": audit.scope.since, "until": audit.scope.until, "topic": audit.scope.topic}
         present.as_json_line({"kind": "counts", **scope, **looked_at, **kinds})
     else:
-        present.as_line(f"{audit.rows} rows, {audit.messages} messages: {_listed(kinds) or 'they agree'}")
+        others = f", {audit.expected} of them of expected origins" if audit.expected else ""
+        present.as_line(f"{audit.rows} rows, {audit.messages} messages{others}: {_listed(kinds) or 'they agree'}")
     return counts
 
 
@@ -95,10 +110,10 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 @contextmanager
-def _opened(loaded: Settings, database: Database, scope: Scope) -> Iterator[Audit]:
+def _opened(loaded: Settings, database: Database, scope: Scope, others: Collection[str]) -> Iterator[Audit]:
     origin = origin_of(loaded.service, Identity(database).database_id())
     with closing(open_broker(loaded)) as broker, closing(open_ledger(loaded)) as ledger:
-        yield Audit(AuditedRows(database), broker, ledger, origin, scope)
+        yield Audit(AuditedRows(database), broker, ledger, origin, scope, others)
 
 
 @contextmanager
@@ -135,6 +150,16 @@ def _last(last: str | None, since: str | None, until: str | None) -> float:
     if until is not None and since is None:
         raise typer.BadParameter("needs --since: a range has a beginning", param_hint="--until")
     return seconds(last or _LAST, "--last")
+
+
+def _service(origin: str) -> str:
+    try:
+        return checked_origin(origin)
+    except InvalidMessage as error:
+        raise typer.BadParameter(
+            f"{origin!r}: write it as that service's OUTBOX_ORIGIN says; leave out the '/' and what follows it",
+            param_hint="--expect-origin",
+        ) from error
 
 
 def _moment(text: str | None, flag: str) -> datetime | None:

@@ -290,6 +290,37 @@ def test_messages_of_others_and_of_no_row_are_foreign(bench: Bench) -> None:
     rows = [None, None, None, attempt.row_id + 10**6, attempt.row_id]
     found = bench.expect_findings(*[("foreign", row) for row in rows])
     assert {it["unique_id"] for it in found} == {each.unique_id for each in strangers}
+    # When the other service is expected / Then its message is counted, and the others are found as before
+    bench.expect_findings(*[("foreign", row) for row in rows[1:]], arguments=("--expect-origin", "another"))
+    assert bench.audited("--expect-origin", "another")[2]["expected"] == 1
+    told = bench.run("audit", "--expect-origin", "yet-another", "--expect-origin", "another")
+    assert told.out.splitlines()[-1] == "1 rows, 6 messages, 1 of them of expected origins: 4 foreign"
+
+
+def test_a_message_of_this_database_under_another_origin_is_no_other_service_s(bench: Bench) -> None:
+    # Given a row of this database that was shipped while OUTBOX_ORIGIN was another word
+    attempt, _ = bench.delivered()
+    database_id = bench.origin().partition("/")[2]
+    bench.broker.send([bench.sealed(attempt, **{ORIGIN: f"test/{database_id}"})], 10)
+    # When it is audited, though the word is expected / Then it is found, and the setting is doubted
+    (finding,) = bench.expect_findings(("foreign", None), arguments=("--expect-origin", "test"))
+    assert "is OUTBOX_ORIGIN, now tests, right?" in finding["detail"]
+
+
+def test_a_topic_that_neither_a_row_nor_the_broker_knows_is_a_slip(bench: Bench) -> None:
+    # Given a topic that has rows and messages, one that has a row alone, and one that has a message alone
+    attempt, _ = bench.delivered()
+    added(bench.database, topic=f"{bench.topic}-rows")
+    bench.broker.send([replace(bench.sealed(attempt), topic=f"{bench.topic}-b")], 10)
+    # When one is audited that neither side knows / Then that is said
+    done = bench.run("audit", "--topic", f"{bench.topic}x")
+    assert (done.code, done.out) == (2, "")
+    assert f"--topic {bench.topic}x: neither a row nor the broker knows it" in done.err
+    # And what one side knows is audited, in a range that has nothing too
+    bench.expect_findings(arguments=("--topic", f"{bench.topic}-rows"))
+    bench.expect_findings(("foreign", attempt.row_id), arguments=("--topic", f"{bench.topic}-b"))
+    before = ("--since", "2020-01-01T00:00Z", "--until", "2020-01-02T00:00Z")
+    assert bench.run("audit", "--topic", f"{bench.topic}-b", *before).out == "0 rows, 0 messages: they agree\n"
 
 
 def test_only_the_range_is_looked_at(bench: Bench) -> None:
@@ -384,6 +415,7 @@ def read_to_the_end(terminal: int) -> str:
      (("--since", "yesterday"), "yesterday"),
      (("--since", "2030-01-01T00:00"), "time zone"),
      (("--since", "2030-01-01T00:00Z"), "is not before"),
+     (("--expect-origin", "shop/0123456789abcdef"), "leave out the '/'"),
      (("--older-than", "old"), "--older-than")],
     ids=lambda it: " ".join(it) if isinstance(it, tuple) else "",
 )  # fmt: skip

@@ -34,6 +34,11 @@ class EmbeddedLedger:
         """Topics come to be by sending, so every one is known."""
         return True
 
+    def exists(self, topic: str) -> bool:
+        """Whether a message of it is visible."""
+        with self._reading() as connection:
+            return connection.execute("SELECT 1 FROM entry WHERE topic = ? LIMIT 1", (topic,)).fetchone() is not None
+
     def oldest(self, topic: str) -> datetime | None:  # noqa: ARG002
         """The file's creation, or the retention's edge."""
         with self._reading() as connection:

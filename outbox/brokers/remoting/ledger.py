@@ -48,6 +48,10 @@ class RemotingLedger:
         with _told():
             return bool(self._masters(topic))
 
+    def exists(self, topic: str) -> bool:
+        """The same: only servers make topics."""
+        return self.knows(topic)
+
     def oldest(self, topic: str) -> datetime | None:
         """The oldest message of the master whose store goes back least; 4.9 does not say for a young store."""
         with _told():
