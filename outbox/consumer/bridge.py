@@ -117,9 +117,20 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 def is_coroutine(handler: Handler) -> bool:
     """Whether it is ``async def``, or an object that is called so, with or without arguments of its own beforehand."""
+    handler = _bare(handler)
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def named(handler: Handler) -> str:
+    """What its author calls it; of an object its class."""
+    handler = _bare(handler)
+    return str(getattr(handler, "__name__", type(handler).__name__))
+
+
+def _bare(handler: Handler) -> Handler:
     while isinstance(handler, partial):
         handler = handler.func
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    return handler
 
 
 class AsyncLease:

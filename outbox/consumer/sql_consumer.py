@@ -11,7 +11,7 @@ from outbox import migrate
 from outbox.brokers.source import Delivery
 from outbox.columns import MYSQL_FAMILY
 from outbox.consumer import claims, parking, retention
-from outbox.consumer.bridge import Bridge, Direct, OnLoop
+from outbox.consumer.bridge import Bridge, Direct, OnLoop, is_coroutine, named
 from outbox.consumer.consumer import Consumer
 from outbox.consumer.guard import watch
 from outbox.consumer.keys import stored_key
@@ -78,6 +78,15 @@ class SqlConsumer(Consumer):
     def execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:
         """Runs the handler once per key, as the strategy promises."""
         return self._bridge.run(self._execute, message, self._bridge.adapted(handler))
+
+    def _adapted(self, function: Callable[..., object]) -> Callable[..., object]:
+        """As it is; or each message would use up its retries for a coroutine that nothing awaits."""
+        if isinstance(self._bridge, Direct) and is_coroutine(function):
+            raise SettingsError(
+                f"handler {named(function)} of consumer {self.consumer!r}: is asynchronous, and the engine is not: "
+                f"give {type(self).__name__} an AsyncEngine, or write a plain def"
+            )
+        return function
 
     @abstractmethod
     def _execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:

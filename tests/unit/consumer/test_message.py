@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -67,6 +68,18 @@ def test_a_handler_that_cannot_be_called_is_refused_at_once(function: Callable[.
     # Given a function that takes no message and session; When it is registered; Then it is refused, by its topic
     inbox = Inbox(sa.create_engine("sqlite://"), consumer="stock")
     with pytest.raises(SettingsError, match=r"topic 'payments': takes .*; give it two arguments"):
+        inbox.handler(topic="payments")(function)
+    assert inbox.topics == ()
+
+
+async def awaited(message: Message, session: object) -> None: ...
+
+
+@pytest.mark.parametrize("function", [awaited, partial(awaited)])
+def test_a_coroutine_over_a_plain_engine_is_refused_at_once(function: Callable[..., object]) -> None:
+    # Given an engine over which nothing can be awaited; When a coroutine is registered; Then the remedies are named
+    inbox = Inbox(sa.create_engine("sqlite://"), consumer="stock")
+    with pytest.raises(SettingsError, match=r"handler awaited .*: give Inbox an AsyncEngine, or write a plain def"):
         inbox.handler(topic="payments")(function)
     assert inbox.topics == ()
 
