@@ -35,6 +35,8 @@ CHECK_HORIZON = 15 * 60.0
 DAY = 86400.0
 #: What the database is called where there is only one.
 DEFAULT_NAME = "outbox"
+#: Schemes of broker URLs that are not for first runs and tests alone.
+REAL_BROKERS = frozenset(("rocketmq", "rocketmq+native", "rocketmq+grpc"))
 #: Settings whose values no message shows.
 _SECRETS = frozenset({"secret_key"})
 
@@ -187,7 +189,7 @@ class Settings(BaseSettings):
         if self.databases and "database_url" in self.model_fields_set:
             raise ValueError("database_url, databases: both are set; remove OUTBOX_DATABASE_URL, or the list")
         origins = [entry.origin or self.origin for entry in self.databases] or [self.origin]
-        if self.broker_url.split(":", 1)[0] != "embedded" and not all(origins):
+        if self.broker_url.split(":", 1)[0] in REAL_BROKERS and not all(origins):
             raise ValueError("origin: is required with a real broker; set OUTBOX_ORIGIN to the name of this service")
         for origin in origins:
             checked_origin(origin or "local")

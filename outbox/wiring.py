@@ -30,13 +30,17 @@ from outbox.brokers.remoting.streams import Dial, dial
 from outbox.brokers.remoting.tls import tls_context, tls_dial
 from outbox.brokers.source import Source
 from outbox.errors import SettingsError
-from outbox.settings import Settings
+from outbox.settings import REAL_BROKERS, Settings
 from outbox.store.database import Database, parsed, sqlite_file
 
 #: Schemes whose address is one of name servers, which answer for the whole cluster.
 _WITH_NAME_SERVERS = frozenset(("rocketmq", "rocketmq+native"))
 #: The scheme whose address is one of proxies.
 _PROXIES = "rocketmq+grpc"
+_RIGHT = (
+    "use rocketmq://host:9876;host2:9876 (name servers), the same with rocketmq+native://, rocketmq+grpc://host:8081 "
+    "(a proxy), or embedded:///path/to/file.db for first runs and tests"
+)
 #: Names that RocketMQ takes (``TopicValidator``); of any other a broker says that the group does not exist.
 _GROUP = re.compile(r"[%|A-Za-z0-9_-]+")
 
@@ -210,12 +214,10 @@ def _split(url: str) -> tuple[str, str]:
     """Scheme and address of a broker URL; ``SettingsError`` for one that no transport reads."""
     scheme, _, address = url.partition(":")
     address = address.removeprefix("//")
-    if scheme not in ("embedded", _PROXIES, *_WITH_NAME_SERVERS) or not address:
-        raise SettingsError(
-            f"OUTBOX_BROKER_URL: {url!r}: use rocketmq://host:9876;host2:9876 (name servers), the same with "
-            "rocketmq+native://, rocketmq+grpc://host:8081 (a proxy), or embedded:///path/to/file.db for first runs "
-            "and tests"
-        )
+    if scheme != "embedded" and scheme not in REAL_BROKERS:  # the rest is not repeated: it may have a password
+        raise SettingsError(f"OUTBOX_BROKER_URL: {scheme!r} is no scheme of a transport: {_RIGHT}")
+    if not address:
+        raise SettingsError(f"OUTBOX_BROKER_URL: {url!r} names no broker: {_RIGHT}")
     if scheme != "embedded" and "@" in address:  # not repeated: what stands before it may be a password
         raise SettingsError(
             "OUTBOX_BROKER_URL: no user and password belong in it: set OUTBOX_ACCESS_KEY and OUTBOX_SECRET_KEY"

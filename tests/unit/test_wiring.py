@@ -1,5 +1,6 @@
 """What settings become when transports are opened."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,15 @@ def test_a_password_in_the_broker_s_url_is_refused_and_not_repeated(scheme: str)
     with pytest.raises(SettingsError, match="OUTBOX_SECRET_KEY") as raised:
         open_broker(settings)
     assert "secret@" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["kafka://user:secret@host", "rocketmq+x://host:9876", "user:secret@host:9876"])
+def test_a_scheme_that_no_transport_has_is_called_wrong_and_not_the_origin(url: str) -> None:
+    # Given a URL of another scheme, and no origin; When the broker is opened; Then the scheme is named alone
+    scheme = url.partition(":")[0]
+    with pytest.raises(SettingsError, match=f"OUTBOX_BROKER_URL: {re.escape(repr(scheme))} is no scheme") as raised:
+        open_broker(load(broker_url=url))
+    assert "secret" not in str(raised.value)
 
 
 def test_a_folder_is_made_for_a_file_of_sqlite_and_not_for_a_uri(
