@@ -59,6 +59,11 @@ def head() -> str:
     return revision
 
 
+def knows(revision: str) -> bool:
+    """Whether the revision is one of this version's or an earlier one's."""
+    return any(it.revision == revision for it in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
 def check(database: Database) -> None:
     """Raises ``SchemaError`` unless the schema is at this version's revision. Makes no file of SQLite."""
     if path := database.missing_file():
@@ -75,10 +80,15 @@ def check_on(connection: Connection) -> None:
             f"the outbox tables are missing from {where(connection.engine.url)}: run `outbox db upgrade` with it as "
             "OUTBOX_DATABASE_URL or --database-url"
         )
+    if not knows(at):
+        raise SchemaError(
+            f"{where(connection.engine.url)} is at revision {at}, which this version of the toolkit does not know (it "
+            f"needs {head()}): install the version that made it, or a newer one"
+        )
     if at != head():
         raise SchemaError(
             f"{where(connection.engine.url)} is at revision {at}, this version of the toolkit needs {head()}: run "
-            "`outbox db upgrade` with it as OUTBOX_DATABASE_URL or --database-url, or install the version that fits"
+            "`outbox db upgrade` with it as OUTBOX_DATABASE_URL or --database-url"
         )
 
 

@@ -22,7 +22,7 @@ DATABASE_WRITABLE: Final = Subject(
 SCHEMA_REVISION: Final = Subject(
     "schema-revision",
     "the tables are missing, or of another version of the toolkit: its daemons refuse to start",
-    "run `outbox db upgrade`, or install the version that fits",
+    "run `outbox db upgrade`; where this version does not know the revision, install the one that made it",
 )
 SCHEMA_TABLES: Final = Subject(
     "schema-tables",

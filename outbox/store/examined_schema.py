@@ -34,6 +34,8 @@ class SchemaFacts:
     checks: Sequence[str] = ()
     #: Columns that must compare byte for byte and do not.
     collations: Sequence[str] = ()
+    #: Whether this version knows the revision; one that it does not is a newer version's.
+    known: bool = True
 
 
 class ExaminedSchema:
@@ -54,6 +56,7 @@ class ExaminedSchema:
                 [*_differences(connection), *_predicates(connection), *_invalid(connection)],
                 list(_checks(connection)),
                 list(_collations(connection)),
+                migrate.knows(revision),
             )
 
 

@@ -182,3 +182,11 @@ def test_a_clock_is_judged_beyond_what_the_way_may_hide(facts: ClockFacts, found
 )
 def test_a_schema_is_judged(facts: SchemaFacts, found: Mapping[str, Level]) -> None:
     assert not_ok(of_schema(facts)) == found
+
+
+def test_a_revision_that_is_not_known_is_told_from_one_that_is_behind() -> None:
+    behind, unknown = (
+        next(iter(of_schema(it))) for it in (SchemaFacts("0002", "0003"), SchemaFacts("9", "3", known=False))
+    )
+    assert behind.seen == "at 0002, this version needs 0003"
+    assert unknown.seen == "at 9, which this version does not know; it needs 3"
