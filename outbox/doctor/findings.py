@@ -1,5 +1,6 @@
 """What a check says: about which subject, how bad, and what was seen."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,6 +66,16 @@ class Subject:
         if worst is None or worst is Level.OK:
             return self.ok(about, seen)
         return Finding(self.id, worst, about, seen, self.meaning, self.remedy)
+
+
+def counted(findings: Iterable[Finding]) -> str:
+    """How many there are of each level, in words."""
+    counts = Counter(finding.level for finding in findings)
+    return ", ".join(
+        f"{counts[level]} {level}{'s' if counts[level] > 1 and level is not Level.OK else ''}"
+        for level in Level
+        if counts[level]
+    )
 
 
 def alarms(findings: Iterable[Finding]) -> bool:
