@@ -22,6 +22,7 @@ from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from outbox.errors import SettingsError
 from outbox.misspelt import misspelt
+from outbox.refusals import in_words, unreadable
 from outbox.session import checked_origin
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,6 @@ DAY = 86400.0
 DEFAULT_NAME = "outbox"
 #: Schemes of broker URLs that are not for first runs and tests alone.
 REAL_BROKERS = frozenset(("rocketmq", "rocketmq+native", "rocketmq+grpc"))
-#: Settings whose values no message shows.
-_SECRETS = frozenset({"secret_key"})
 
 
 class _File(TomlConfigSettingsSource):
@@ -261,13 +260,17 @@ def chosen(settings: Settings, name: str) -> Settings:
 
 
 def _loaded(given: dict[str, Any]) -> Settings:
+    def is_in_file(name: str) -> bool:
+        """Or it is a flag, or in the environment, which are stronger."""
+        return name not in given and f"outbox_{name}" not in _environment()
+
     try:
         loaded = Settings(**given)
-        names = {*EnvSettingsSource(Settings).env_vars, *DotEnvSettingsSource(Settings).env_vars}
+        names = _environment()
     except ValidationError as error:
-        raise SettingsError("; ".join(map(_said, error.errors()))) from error
+        raise SettingsError(in_words(error.errors(), is_in_file)) from error
     except UnreadableSetting as error:
-        raise SettingsError(f"{error}: it must be JSON, or stand in outbox.toml") from error
+        raise SettingsError(unreadable(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise SettingsError(f"outbox.toml, .env: cannot be read: {error}") from error
     for name, meant in misspelt(names, Settings.model_fields, "OUTBOX_"):
@@ -275,14 +278,6 @@ def _loaded(given: dict[str, Any]) -> Settings:
     return loaded
 
 
-def _said(problem: Any) -> str:
-    """One problem, by the name that the user set."""
-    text: str = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "float_parsing":
-        text = "must be a number of seconds"
-    if not problem["loc"]:
-        return text
-    name, *inside = problem["loc"]
-    given = "" if name in _SECRETS else f" (got {problem['input']!r})"
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inside)
-    return f"OUTBOX_{name.upper()}{where}: {text}{given}"
+def _environment() -> set[str]:
+    """The names in the environment and in ``.env``, in small letters."""
+    return {*EnvSettingsSource(Settings).env_vars, *DotEnvSettingsSource(Settings).env_vars}
