@@ -222,8 +222,9 @@ def test_a_claim_whose_answer_was_lost_is_nobody_s_until_its_lease_is_over(netwo
     assert work.effects == 1
 
 
-def test_a_completion_whose_answer_was_lost_is_remembered(network: Proxy, name: str) -> None:
-    # Given an effect whose completion Redis has carried out, while the consumer hears nothing
+def test_a_completion_whose_answer_was_lost_is_remembered(redis: Redis, network: Proxy, name: str) -> None:
+    # Given an effect whose completion Redis, which has the scripts, has carried out, while the consumer hears nothing
+    assert consumer(redis, f"{name}-before", Work()).process(RECEIVED) == Processed()
     work = Work(network.swallow_answers)
     inbox = behind(network, name, work)
     assert isinstance(inbox.process(RECEIVED), Retry)
