@@ -18,12 +18,13 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from benchmarks.ship import migrated, relay, server, url_of
+from benchmarks.ship import relay, server, url_of
 from benchmarks.transport import TOPIC, cluster
 from outbox import Outbox
 from outbox.brokers.remoting.pop import PopSource
 from outbox.identity import fresh_token
 from outbox.store.database import Database
+from tests.services.databases import migrated
 
 #: Seconds for which the relay is left alone, and after which what is missing counts as lost.
 IDLE, LOST = 10.0, 30.0

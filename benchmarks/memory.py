@@ -12,9 +12,10 @@ import json
 import os
 import time
 
-from benchmarks.ship import add, migrated, relay, server, url_of
+from benchmarks.ship import add, relay, server, url_of
 from benchmarks.transport import cluster
 from tests.integration.relays import owed
+from tests.services.databases import migrated
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from benchmarks.ship import migrated, server, url_of
+from benchmarks.ship import server, url_of
 from benchmarks.transport import TOPIC
 from outbox.lifecycle import State
 from outbox.schema import outbox
@@ -35,6 +35,7 @@ from tests.integration.relays import (
     now,
     pile_up,
 )
+from tests.services.databases import migrated
 from tests.services.rocketmq import RocketMQ
 from tests.waiting import expect_soon
 

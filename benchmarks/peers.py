@@ -19,10 +19,10 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from benchmarks.relay import BODY, TUNED
-from benchmarks.ship import add, migrated, release, server, shipped, stand_in, url_of
+from benchmarks.ship import add, release, server, shipped, stand_in, url_of
 from outbox.schema import outbox
 from tests.integration.relays import now
-from tests.services.databases import fresh_database
+from tests.services.databases import fresh_database, migrated
 
 NAMES = ("faststream-outbox", "txoutbox", "omni-box")
 CLIENT = Path(__file__).parent / "clients" / "peer.py"

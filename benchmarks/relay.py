@@ -24,7 +24,6 @@ from benchmarks.ship import (
     add_to_lanes,
     claimed_twice,
     cpu_seconds,
-    migrated,
     relay,
     release,
     server,
@@ -37,6 +36,7 @@ from outbox import migrate
 from outbox.cli import garbage
 from outbox.message import Mode
 from outbox.store.database import Database
+from tests.services.databases import migrated
 
 #: Seconds for which the bare exchange runs before it is measured, and is measured.
 SETTLE, MEASURE = 4.0, 5.0

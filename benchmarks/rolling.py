@@ -21,10 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.ship import migrated, server, url_of
+from benchmarks.ship import server, url_of
 from benchmarks.transport import TOPIC, cluster
 from outbox.store.database import Database
 from tests.integration.relays import DEADLINE, RelayProcess, arrivals, delivered, longest_gap, pile_up
+from tests.services.databases import migrated
 from tests.waiting import expect_soon
 
 #: Seconds between two additions, and of load before and after the restarts.

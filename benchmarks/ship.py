@@ -13,7 +13,7 @@ import psutil
 import sqlalchemy as sa
 
 from benchmarks.transport import TOPIC
-from outbox import Outbox, migrate
+from outbox import Outbox
 from outbox.identity import fresh_token
 from outbox.lifecycle import INITIAL, State, open_states
 from outbox.message import Mode
@@ -21,7 +21,6 @@ from outbox.schema import outbox, state_in
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.notifications import announce
-from tests.services.databases import fresh_database
 from tests.services.postgres import Postgres
 
 ENVIRONMENT = {"OUTBOX_ORIGIN": "bench", "OUTBOX_LOG_LEVEL": "warning"}
@@ -38,16 +37,6 @@ def server() -> Iterator[str]:
         return
     with Postgres(durable=True, max_wal_size="1GB") as started:
         yield started.url
-
-
-@contextmanager
-def migrated(maintenance: str) -> Iterator[Database]:
-    """A fresh database at head."""
-    with fresh_database(maintenance) as url:
-        database = Database(url, statement_timeout=120)
-        migrate.upgrade(database)
-        yield database
-        database.close()
 
 
 def url_of(database: Database) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 from outbox.brokers.base import ORIGIN, ROW_ID, Broker, Sought
 from outbox.brokers.ledger import CannotTell, Copies, Ledger, Seen, Wanted
 from outbox.clock import monotonic
+from outbox.envelope import parts_of
 from outbox.lifecycle import State, open_states
 from outbox.message import Mode
 from outbox.store.audited import AuditedRow, AuditedRows, Window
@@ -220,8 +221,8 @@ class Audit:
 
     def _of_another(self, seen: Seen) -> Iterator[Finding]:
         """No other service has this database's id, so a message under it is never an expected one."""
-        service, _, database = seen.properties.get(ORIGIN, "").partition("/")
-        own_service, _, own_database = self._origin.partition("/")
+        service, database = parts_of(seen.properties.get(ORIGIN, ""))
+        own_service, own_database = parts_of(self._origin)
         if database == own_database and service != own_service:
             why = f"{_whose(seen)}; this is the database's own id: is OUTBOX_ORIGIN, now {own_service}, right?"
             yield _of_message(Kind.FOREIGN, seen, None, None, why)

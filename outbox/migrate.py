@@ -80,16 +80,17 @@ def check_on(connection: Connection) -> None:
             f"the outbox tables are missing from {where(connection.engine.url)}: run `outbox db upgrade` with it as "
             "OUTBOX_DATABASE_URL or --database-url"
         )
+    if at == head():
+        return
     if not knows(at):
         raise SchemaError(
             f"{where(connection.engine.url)} is at revision {at}, which this version of the toolkit does not know (it "
             f"needs {head()}): install the version that made it, or a newer one"
         )
-    if at != head():
-        raise SchemaError(
-            f"{where(connection.engine.url)} is at revision {at}, this version of the toolkit needs {head()}: run "
-            "`outbox db upgrade` with it as OUTBOX_DATABASE_URL or --database-url"
-        )
+    raise SchemaError(
+        f"{where(connection.engine.url)} is at revision {at}, this version of the toolkit needs {head()}: run "
+        "`outbox db upgrade` with it as OUTBOX_DATABASE_URL or --database-url"
+    )
 
 
 @contextmanager

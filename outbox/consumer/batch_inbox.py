@@ -99,7 +99,7 @@ class BatchInbox(SqlConsumer):
             new = [item for item in items if known[item.place] is None]
             with guarded(connection) as guard:
                 for handler, messages in _by_handler(new).items():
-                    call(partial(self._bridge.adapted(handler), messages, guard.session), guard.saw)
+                    call(partial(handler, messages, guard.session), guard.saw)
                 guard.settle()
                 guard.commit()
         return {place: outcome or Processed() for place, outcome in known.items()}

@@ -19,7 +19,7 @@ class Held:
         self._lock = threading.Lock()
         self._answered = False
         self._lost = False
-        self._losses = 0
+        self._outages = 0
 
     @property
     def delivery(self) -> Delivery:
@@ -31,10 +31,10 @@ class Held:
         """Whether nobody else can have received it, by our own clock."""
         return not self._lost and monotonic() < self._delivery.invisible_until
 
-    def losses_in_a_row(self, begun: bool) -> int:
-        """How often it has now met a store that was away: each time, or that was there when its handler began."""
-        self._losses = self._losses + 1 if begun else 0
-        return self._losses
+    def lost_its_store(self, begun: bool) -> int:
+        """Counts an outage; how many in a row came after its handler had ``begun``, with the store there until then."""
+        self._outages = self._outages + 1 if begun else 0
+        return self._outages
 
     def renew(self, source: Source, invisible: float) -> None:
         """Extends the invisible time once a third of it is gone; never after it ended, which would make a copy."""

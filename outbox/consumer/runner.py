@@ -138,7 +138,7 @@ class Runner:
     def _settled(self, held: Held, outcome: Outcome) -> bool:
         """Tells the broker; False: the store is away, nothing was answered."""
         if isinstance(outcome, Retry) and outcome.outage:
-            if held.losses_in_a_row(outcome.begun) < _LOSSES:
+            if held.lost_its_store(outcome.begun) < _LOSSES:
                 log.warning("the store is away, message %s waits: %s", held.delivery.unique_id, outcome.reason)
                 return False
             # One that ends the connection each time, by its size or its duration, would pass for an outage for ever.

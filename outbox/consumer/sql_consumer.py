@@ -77,16 +77,16 @@ class SqlConsumer(Consumer):
 
     def execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:
         """Runs the handler once per key, as the strategy promises."""
-        return self._bridge.run(self._execute, message, self._bridge.adapted(handler))
+        return self._bridge.run(self._execute, message, handler)
 
     def _adapted(self, function: Callable[..., object]) -> Callable[..., object]:
-        """As it is; or each message would use up its retries for a coroutine that nothing awaits."""
+        """As the bridge calls it; a coroutine that nothing awaits would use up the retries of each message."""
         if isinstance(self._bridge, Direct) and is_coroutine(function):
             raise SettingsError(
                 f"handler {named(function)} of consumer {self.consumer!r}: is asynchronous, and the engine is not: "
                 f"give {type(self).__name__} an AsyncEngine, or write a plain def"
             )
-        return function
+        return self._bridge.adapted(function)
 
     @abstractmethod
     def _execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:

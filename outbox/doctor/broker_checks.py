@@ -7,6 +7,7 @@ from typing import Final
 from outbox.brokers.examiner import Discarded, DiscardTopic, GroupFacts, Runtime, TopicFacts
 from outbox.doctor import broker_subjects as subject
 from outbox.doctor.findings import Finding, Level
+from outbox.envelope import parts_of
 from outbox.message import Mode
 
 _READ: Final = 4
@@ -101,7 +102,7 @@ def of_listeners(where: str, clients: int, committed: int, *, needed: bool) -> F
 def of_discarded(broker: str, topic: DiscardTopic, origin: str, service: str) -> Iterator[Finding]:
     """``origin``: of this database; "": it is not known, and those of ``service`` are taken for ours."""
     about = f"broker {broker}"
-    of_service = [half for half in topic.newest if half.origin.partition("/")[0] == service]
+    of_service = [half for half in topic.newest if parts_of(half.origin)[0] == service]
     ours = [half for half in of_service if not origin or half.origin == origin]
     foreign = [half for half in of_service if half not in ours]
     seen = f"{topic.count} lie there, {len(ours)} of the {len(topic.newest)} newest are ours{_named(ours)}"

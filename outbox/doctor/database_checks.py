@@ -23,8 +23,8 @@ def of_schema(facts: SchemaFacts) -> Iterator[Finding]:
     if facts.revision is None:
         yield subject.SCHEMA_REVISION.problem(DATABASE, "the tables are missing")
         return
-    unknown = "" if facts.known else "which this version does not know; it needs"
-    seen = f"at {facts.revision}, {unknown or 'this version needs'} {facts.head}"
+    needs = "this version needs" if facts.known else "which this version does not know; it needs"
+    seen = f"at {facts.revision}, {needs} {facts.head}"
     fits = facts.revision == facts.head
     yield subject.SCHEMA_REVISION.judged(DATABASE, seen, None if fits else Level.PROBLEM)
     for it, wrong, worst in (

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from tests.services.require import require
-from tests.services.rocketmq import RocketMQ
+from tests.services.rocketmq import NAMED, RocketMQ
 from tests.services.rocketmq.jars import OTHER_VERSIONS
 from tests.untraced import untraced
 
@@ -46,7 +46,7 @@ def test_the_contract_holds_on(version: str) -> None:
     which = f"({_PUSHED if pushed else 'remoting'})" + (_LEVELS_ONLY if version.startswith("4.") else "")
     command += ["-k", which, *_SUITE, *(_CONSUMERS if pushed else ()), *([_ORDERLY] if popped else ())]
     with require(lambda: RocketMQ(version=version, settings=_ON_DISK if pushed else None)) as cluster:
-        named = {**_of_our_own(), "OUTBOX_TEST_ROCKETMQ": cluster.namesrv}
+        named = {**_of_our_own(), NAMED: cluster.namesrv}
         ran = subprocess.run(command, env=named, cwd=_HERE.parents[1], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

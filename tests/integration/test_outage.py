@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from outbox import migrate
 from outbox.identity import fresh_token
 from outbox.store.database import Database
 from tests.integration.relays import (
@@ -24,7 +23,7 @@ from tests.integration.relays import (
     owed,
     pile_up,
 )
-from tests.services.databases import fresh_database
+from tests.services.databases import migrated
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
 from tests.waiting import expect_soon
@@ -37,11 +36,8 @@ IN_HAND = 3 * 256
 @pytest.fixture
 def database(postgres: str) -> Iterator[Database]:
     """A fresh database at head."""
-    with fresh_database(postgres) as url:
-        database = Database(url, statement_timeout=60)
-        migrate.upgrade(database)
+    with migrated(postgres, statement_timeout=60) as database:
         yield database
-        database.close()
 
 
 @pytest.fixture(scope="module")

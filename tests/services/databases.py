@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
+from outbox import migrate
+from outbox.store.database import Database
+
 
 @contextmanager
 def fresh_database(server_url: str, *, template: str | None = None) -> Iterator[str]:
@@ -21,6 +24,16 @@ def fresh_database(server_url: str, *, template: str | None = None) -> Iterator[
         yield server.set(database=name).render_as_string(hide_password=False)
     finally:
         _execute(server, _drop(server, name))
+
+
+@contextmanager
+def migrated(server_url: str, *, statement_timeout: float = 120.0) -> Iterator[Database]:
+    """A fresh database at head; ``statement_timeout`` is in seconds."""
+    with fresh_database(server_url) as url:
+        database = Database(url, statement_timeout=statement_timeout)
+        migrate.upgrade(database)
+        yield database
+        database.close()
 
 
 def _create(server: URL, name: str, template: str | None) -> str:

@@ -12,18 +12,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from tests.services.errors import ServiceMissing
-from tests.services.rocketmq import RocketMQ
-
-VARIABLE = "OUTBOX_TEST_ROCKETMQ"
+from tests.services.rocketmq import NAMED, RocketMQ
 
 
 def run(command: Sequence[str]) -> int:
     """The command's exit code; the cluster ends with it."""
     with ExitStack() as cluster:
         environment = dict(os.environ)
-        if VARIABLE not in environment:
+        if NAMED not in environment:
             try:
-                environment[VARIABLE] = cluster.enter_context(RocketMQ()).namesrv
+                environment[NAMED] = cluster.enter_context(RocketMQ()).namesrv
             except ServiceMissing as missing:
                 print(missing, file=sys.stderr)
         return _result(subprocess.Popen(command, env=environment))

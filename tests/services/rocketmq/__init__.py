@@ -9,6 +9,6 @@ with RocketMQ.start() as cluster:
 
 from tests.services.rocketmq.cluster import RocketMQ, create_topics
 from tests.services.rocketmq.deployment import Deployment, Member
-from tests.services.rocketmq.running import running_cluster
+from tests.services.rocketmq.running import NAMED, running_cluster
 
-__all__ = ["Deployment", "Member", "RocketMQ", "create_topics", "running_cluster"]
+__all__ = ["NAMED", "Deployment", "Member", "RocketMQ", "create_topics", "running_cluster"]

@@ -3,9 +3,13 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from tests.services.require import require
 from tests.services.rocketmq.cluster import RocketMQ
+
+#: Names the name server (``host:port``) of a cluster that runs already.
+NAMED: Final = "OUTBOX_TEST_ROCKETMQ"
 
 
 @contextmanager
@@ -14,7 +18,7 @@ def running_cluster() -> Iterator[str]:
 
     Without Java or Maven: skips on a laptop, fails with ``CI=true``.
     """
-    named = os.environ.get("OUTBOX_TEST_ROCKETMQ")
+    named = os.environ.get(NAMED)
     if named:
         yield named
         return
