@@ -1,7 +1,7 @@
 """Large backlogs, written by the database itself in one statement, and servers to hold them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -71,12 +71,12 @@ class Backlog:
 
 
 @contextmanager
-def servers(wanted: list[str]) -> Iterator[dict[str, str]]:
+def servers(wanted: Collection[str]) -> Iterator[dict[str, str]]:
     """URLs of durable servers by name, each with memory for its indexes."""
     postgres = Postgres(durable=True, shared_buffers="512MB", max_wal_size="4GB", autovacuum_naptime="5s")
     mariadb = MariaDB(durable=True, options=("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=512M"))
     with ExitStack() as stack:
-        started = [stack.enter_context(it) for it in (postgres, mariadb) if it.name.startswith(tuple(wanted))]
+        started = [stack.enter_context(it) for it in (postgres, mariadb) if it.name in wanted]
         yield {server.name: server.url for server in started}
 
 

@@ -1,6 +1,6 @@
 """A claim of 100 rows before a million pending ones, on PostgreSQL and MariaDB, as the server sees it.
 
-    python -m benchmarks.claim [--rows 1000000] [--claims 50] [--databases postgres,mariadb]
+    python -m benchmarks.claim [--rows 1000000] [--claims 50] [--databases postgres mariadb]
 
 Cases: no lanes, with the statistics of an empty table (``stale``) and with fresh ones; every lane blocked, with free
 rows younger than all of theirs; one blocked lane with a tenth of the rows, the oldest, whose followers are parked, or
@@ -29,6 +29,7 @@ from outbox.store.database import Database
 
 #: Rows of a claim.
 LIMIT = 100
+DATABASES = ("postgres", "mariadb")
 _STATEMENTS = ("SELECT", "WITH", "UPDATE", "INSERT")
 
 
@@ -124,11 +125,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A claim before a large backlog")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--claims", type=int, default=50)
-    parser.add_argument("--databases", default="postgres,mariadb")
+    parser.add_argument("--databases", nargs="+", choices=DATABASES, default=DATABASES)
     given = parser.parse_args()
     found: dict[str, Case] = {}
     print(f"{'database and case':<32} {'median ms':>10} {'worst ms':>9} {'whole ms':>9} {'rows':>6} {'statements':>11}")
-    with servers(given.databases.split(",")) as urls:
+    with servers(given.databases) as urls:
         for server, url in urls.items():
             for name, backlogs in cases(given.rows).items():
                 with filled(url, backlogs) as database:
