@@ -228,12 +228,12 @@ def test_a_lost_message_is_not_worked_on() -> None:
     gone = threading.Event()
 
     def policy(_: Delivery) -> Outcome:
-        expect_soon(lambda: monotonic() > waiting.invisible_until)
+        expect_soon(lambda: monotonic() > first.invisible_until)  # and with it the waiting one's
         gone.set()
         return Processed()
 
     strategy.policy = policy
-    first, waiting = (delivery(invisible_until=monotonic() + 0.3) for _ in range(2))
+    first, waiting = (delivery(invisible_until=monotonic() + lasts) for lasts in (2, 0.3))
     source.put(first, waiting)
     with running(source, strategy, RunnerSettings(threads=1, invisible=0.3, receive_wait=0.02)):
         assert gone.wait(DEADLINE)
