@@ -21,7 +21,7 @@ from outbox.clock import monotonic
 from outbox.identity import unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
-from tests.services.rocketmq import RocketMQ
+from tests.services.rocketmq import NAMED, RocketMQ
 from tests.services.rocketmq.cluster import DEFAULT_VERSION
 
 TOPIC = "outbox-bench"
@@ -89,7 +89,7 @@ class PlainLoad(Load):
 @contextmanager
 def cluster(version: str = DEFAULT_VERSION) -> Iterator[str]:
     """The name server of a running cluster, or of one that is started for the run."""
-    named = os.environ.get("OUTBOX_TEST_ROCKETMQ")
+    named = os.environ.get(NAMED)
     if named:
         yield named
         return
