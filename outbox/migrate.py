@@ -107,7 +107,7 @@ def _alone(connection: Connection) -> Iterator[None]:
         yield
         return
     # MySQL commits with each DDL statement, so the lock is the session's; its name is the server's, so hashed.
-    name = sa.func.sha1(sa.func.concat(VERSION_TABLE, sa.func.database()))
+    name = sa.func.sha2(sa.func.concat(VERSION_TABLE, sa.func.database()), 224)
     if not connection.scalar(sa.select(sa.func.get_lock(name, _WAIT))):
         raise SchemaError(f"another upgrade of this database has run for {_WAIT} s: try again once it is over")
     try:

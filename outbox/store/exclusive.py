@@ -14,8 +14,9 @@ _POSTGRESQL: Final = sa.text(
     "SELECT pg_try_advisory_xact_lock("
     "hashtextextended(concat_ws('.', 'outbox', current_schema(), CAST(:name AS text)), 0))"
 )
-#: Names are the server's, at most 64 characters, so the schema's name is hashed.
-_NAMED: Final = "concat('outbox.', sha1(concat(database(), '.', :name)))"
+#: Names are the server's, at most 64 characters, so the schema's name is hashed: by SHA2, since MySQL 9.7 has SHA1 and
+#: MD5 no more unless a component is installed.
+_NAMED: Final = "concat('outbox.', sha2(concat(database(), '.', :name), 224))"
 _MYSQL_TAKE: Final = sa.text(f"SELECT get_lock({_NAMED}, 0)")
 _MYSQL_RELEASE: Final = sa.text(f"SELECT release_lock({_NAMED})")
 
