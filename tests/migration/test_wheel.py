@@ -40,3 +40,10 @@ def test_an_installed_copy_upgrades_a_database(wheel: Path, tmp_path: Path) -> N
     run = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); {code}"]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_extra_brings_what_a_user_of_mysql_logs_in_with(wheel: Path) -> None:
+    # MySQL makes users of caching_sha2_password, whose password crosses a connection without TLS under RSA alone
+    (metadata,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA"))
+    asked = zipfile.ZipFile(wheel).read(metadata).decode()
+    assert "Requires-Dist: pymysql[rsa]>=1.1; extra == 'mysql'" in asked
