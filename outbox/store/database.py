@@ -68,7 +68,7 @@ class Database:
         self._statement_timeout = statement_timeout
         #: How many connections the pool opens at most, and one that listens; SQLite's has no such limit.
         self.most_connections = pool_size + _OVERFLOW + 1
-        self.engine = _opened(parsed(url), pool_size)
+        self.engine = _opened(parsed(url), pool_size, statement_timeout)
         event.listen(self.engine, "do_connect", self._connect)
         event.listen(self.engine, "connect", self._on_connect)
         event.listen(self.engine, "handle_error", _leave_demoted)
@@ -153,8 +153,12 @@ class Database:
                 "SET jit = off",  # compiling takes longer than any statement of ours runs
             ]
         if self.dialect in MYSQL_FAMILY:
-            idle = f"/*M!100301 , SESSION idle_transaction_timeout = {max(1, int(3 * statement))} */"  # MariaDB alone
-            return [f"SET SESSION innodb_lock_wait_timeout = {max(1, int(lock))} {idle}"]
+            idle = _longest_idle(statement)
+            # MySQL cannot tell idle within a transaction from idle. Each reads its own comment and skips the other's.
+            own = (
+                f"/*M!100301 , SESSION idle_transaction_timeout = {idle} *//*!80000 , SESSION wait_timeout = {idle} */"
+            )
+            return [f"SET SESSION innodb_lock_wait_timeout = {max(1, int(lock))} {own}"]
         return [
             "PRAGMA journal_mode = WAL",
             f"PRAGMA busy_timeout = {int(statement * 1000)}",
@@ -191,10 +195,10 @@ def sqlite_file(url: URL) -> Path | None:
     return Path(name)
 
 
-def _opened(url: URL, pool_size: int) -> Engine:
+def _opened(url: URL, pool_size: int, statement_timeout: float) -> Engine:
     """The engine; ``SettingsError`` where its driver is missing or not a synchronous one."""
     try:
-        engine = _engine(url, pool_size)
+        engine = _engine(url, pool_size, statement_timeout)
     except (ModuleNotFoundError, NoSuchModuleError) as error:
         raise SettingsError(
             f"database_url: the driver of {url.drivername!r} is missing ({error}): leave the driver out and install "
@@ -205,7 +209,12 @@ def _opened(url: URL, pool_size: int) -> Engine:
     return engine
 
 
-def _engine(url: URL, pool_size: int) -> Engine:
+def _longest_idle(statement_timeout: float) -> int:
+    """Seconds after which MariaDB or MySQL ends a session that holds locks and asks nothing: its process stopped."""
+    return max(1, int(3 * statement_timeout))
+
+
+def _engine(url: URL, pool_size: int, statement_timeout: float) -> Engine:
     if url.get_backend_name() == "sqlite":
         # isolation_level None: the driver issues no BEGIN of its own, so that ours is the only one.
         return sa.create_engine(url, connect_args={"isolation_level": None, "timeout": 30})
@@ -215,7 +224,8 @@ def _engine(url: URL, pool_size: int) -> Engine:
         pool_size=pool_size,
         max_overflow=_OVERFLOW,
         pool_pre_ping=False,
-        pool_recycle=1800,
+        # MySQL ends what lies idle in the pool as well: nothing lies there for so long.
+        pool_recycle=_longest_idle(statement_timeout) * 2 / 3 if url.get_backend_name() in MYSQL_FAMILY else 1800,
         connect_args={"connect_timeout": 5, **(_LOST_HOST if url.get_backend_name() == "postgresql" else {})},
     )
 
