@@ -93,9 +93,9 @@ class Listener:
         """Both are added, never dropped: a broker may ask about a half long after its row was settled."""
         if groups <= self._groups and topics <= self._topics:
             return
-        self._groups |= groups
-        self._topics |= topics
-        self._broker.listen(self._topics, self._on_check, self._groups)
+        groups, topics = self._groups | groups, self._topics | topics
+        self._broker.listen(topics, self._on_check, groups)
+        self._groups, self._topics = groups, topics  # no sooner: what was not registered is tried again
         about = f" topics={','.join(sorted(self._topics))}" if self._topics else ""
         self._log.info("listening groups=%s%s", ",".join(sorted(self._groups)), about)
 

@@ -4,10 +4,12 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from outbox.once import Once
 from outbox.settings import Settings
 from outbox.store.claims import Attempt
 from relay.breaker import Breaker
@@ -91,7 +93,7 @@ class Loop:
         if self._stopping.is_set():
             self._pass.release(attempts)
             return self._without_pass(0.0)
-        self._pool.submit(self._ship, attempts, since)
+        self._begin(attempts, since)
         return self._after(len(attempts))
 
     def _without_pass(self, rest: float) -> float:
@@ -118,6 +120,16 @@ class Loop:
         elif self._wake.doze(at_once=True):
             return 0.0
         return 0.0 if rows >= self._rows_per_pass else self._pause.grow()
+
+    def _begin(self, attempts: Sequence[Attempt], since: float) -> None:
+        """Starts a pass; where the system has no thread for it the rows go back, and the loop is started again."""
+        shipping = Once(partial(self._ship, attempts, since))
+        try:
+            shipping.offer(self._pool)
+        except RuntimeError:
+            if shipping.take():
+                self._pass.release(attempts)
+                raise
 
     def _ship(self, attempts: Sequence[Attempt], since: float) -> None:
         """A failing pass leaves its rows to their leases and to the check-back; the loop goes on."""

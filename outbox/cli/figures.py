@@ -40,8 +40,9 @@ class FreshFigures:
         """As of now, or of a few seconds ago."""
         with self._lock:
             if self._asking is None and self._now() >= self._due:
-                self._asking = threading.Thread(target=self._ask, name="outbox-figures", daemon=True)
-                self._asking.start()
+                thread = threading.Thread(target=self._ask, name="outbox-figures", daemon=True)
+                thread.start()  # raises where the system has no thread left: then nobody asks
+                self._asking = thread
             asking, patience = self._asking, self._patience
         if asking is not None:
             asking.join(patience)

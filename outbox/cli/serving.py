@@ -164,9 +164,13 @@ class Process:
             supervisor.stop()
         stopping = [threading.Thread(target=database.stop, daemon=True) for database in self._databases]
         for thread in stopping:
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no thread left
+                thread.run()
         for thread in stopping:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
 
     def _run_all(self) -> None:
         threads = [

@@ -9,9 +9,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
+from typing import Final
 
 log = logging.getLogger(__name__)
+
+#: Seconds for a last line in the log.
+_SAYING: Final = 1.0
 
 
 @contextmanager
@@ -51,7 +56,20 @@ def _stop_when_asked(
 ) -> None:
     if not asked.get():
         return
-    stop()
+    _beside(stop)
     if not over.wait(min(drain_timeout, threading.TIMEOUT_MAX)):
-        log.error("not done %.0f s after the signal to stop: ending; leases cover what was under way", drain_timeout)
+        text = "not done %.0f s after the signal to stop: ending; leases cover what was under way"
+        _beside(partial(log.error, text, drain_timeout), _SAYING)
         os._exit(1)
+
+
+def _beside(work: Callable[[], object], patience: float = 0.0) -> None:
+    """In a thread of its own: what hangs, such as a log whose reader has stopped, or fails, must not keep the process
+    from its end. Waits up to ``patience`` seconds."""
+    working = threading.Thread(target=work, daemon=True)
+    try:
+        working.start()
+    except RuntimeError:  # the system has no thread left
+        work()
+    else:
+        working.join(patience)

@@ -1,5 +1,6 @@
 """A bounded number of threads for the client's blocking calls: many messages, one deadline."""
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -9,6 +10,8 @@ from typing import Final, Generic, TypeVar
 from outbox.brokers.base import BrokerClosed, Outage, Outgoing, Unknown
 from outbox.brokers.native.queues import QueueName
 from outbox.clock import monotonic
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +90,21 @@ class Calls:
         Messages of one lane are sent one after another.
         """
         batch = _Batch(call, messages)
-        workers: list[Future[None]] = [self._pool.submit(batch.work) for _ in messages[: self._threads]]
-        done, _ = wait(workers, timeout=max(0.0, until - monotonic()))
+        done, _ = wait(self._workers(batch.work, len(messages)), timeout=max(0.0, until - monotonic()))
         outcomes = batch.end()
         for worker in done:
             worker.result()
         return outcomes
+
+    def _workers(self, work: Callable[[], None], most: int) -> Sequence["Future[None]"]:
+        """As many threads as the system has for it: a batch that some work on must be ended like any other."""
+        workers: list[Future[None]] = []
+        try:
+            while len(workers) < min(most, self._threads):
+                workers.append(self._pool.submit(work))
+        except RuntimeError as problem:
+            log.warning("%d threads send instead of %d: %s", len(workers), min(most, self._threads), problem)
+        return workers
 
     def close(self) -> None:
         """Nothing new begins; threads end with their calls."""

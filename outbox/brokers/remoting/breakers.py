@@ -93,8 +93,11 @@ class Breakers:
     def _start_ping(self, address: str, breaker: _Breaker) -> None:
         try:
             self._pool.submit(self._find_out, address, breaker)
-        except RuntimeError as closed:
-            log.debug("%s is not pinged any more: %s", address, closed)
+        except RuntimeError as problem:  # the transport was closed, or the system has no thread left
+            log.debug("%s is not pinged now: %s", address, problem)
+            with self._lock:
+                breaker.pinging = False
+                breaker.until = monotonic() + breaker.pause
 
     def _find_out(self, address: str, breaker: _Breaker) -> None:
         """Whatever becomes of the ping, it is over then: or the broker would never be asked again."""

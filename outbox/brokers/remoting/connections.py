@@ -154,12 +154,21 @@ class Connections:
         if now < line.resting_until:
             raise Away(f"{address} is away; it is tried again in {line.resting_until - now:.1f} s")
         try:
-            stream = self._dial(address, max(0.05, min(DIAL_TIMEOUT, until - now)))
-        except (OSError, ValueError) as problem:
+            connection = self._dialled(address, max(0.05, min(DIAL_TIMEOUT, until - now)))
+        except (OSError, ValueError, RuntimeError) as problem:
             self._rest(line, monotonic())
             raise Away(f"{address}: {problem}") from problem
         line.failures = 0
-        return Connection(address, stream, self._on_request)
+        return connection
+
+    def _dialled(self, address: str, timeout: float) -> Connection:
+        """``RuntimeError`` where the system has no thread left for its reader."""
+        stream = self._dial(address, timeout)
+        try:
+            return Connection(address, stream, self._on_request)
+        except RuntimeError:
+            stream.release()
+            raise
 
     @staticmethod
     def _rest(line: _Line, now: float) -> None:

@@ -1,14 +1,17 @@
 """Requests to one broker, pipelined: many written at once, the answers collected together."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from outbox import faults
 from outbox.brokers.remoting.connection import Closed, Connection, Exchange
 from outbox.brokers.remoting.connections import Away, Connections
 from outbox.brokers.remoting.frames import Frame
+from outbox.once import Once
 
 Share = TypeVar("Share")
 
@@ -72,18 +75,16 @@ def _reason(connection: Connection, batch: Exchange) -> str:
 
 
 def each(pool: Executor, work: Callable[[Share], None], shares: Sequence[Share]) -> None:
-    """Does ``work`` for every share at the same time; the last in this thread, which is all there is to one broker."""
-    others = [_submit(pool, work, share) for share in shares[:-1]]
+    """Does ``work`` for every share once, at the same time.
+
+    In this thread the last one, which is all there is to one broker, then what finds no thread: the system has none
+    left, all are busy, or the transport was closed meanwhile.
+    """
+    others = [Once(partial(work, share)) for share in shares[:-1]]
+    for other in others:
+        with suppress(RuntimeError):
+            other.offer(pool)
     for share in shares[-1:]:
         work(share)
     for other in others:
-        if other is not None:
-            other.result()
-
-
-def _submit(pool: Executor, work: Callable[[Share], None], share: Share) -> "Future[None] | None":
-    try:
-        return pool.submit(work, share)
-    except RuntimeError:  # the transport was closed meanwhile: the work finds no connection, and says so
-        work(share)
-        return None
+        other.finish()
