@@ -264,8 +264,8 @@ def _why_not(row_id: int, row: dict[str, Any] | None, move: Move) -> str:
     if row["mode"] == Mode.PLAIN:
         again = present.iso(row["available_at"])
         return (
-            f"row {row_id} is a plain message, and its last attempt may have sent it: until a relay has learned that "
-            f"it did not, it cannot be called back; it is tried again at {again}"
+            f"row {row_id} is a plain message, and an attempt is under way or had no outcome: it may have been sent, "
+            f"and cannot be called back; it is tried again at {again}"
         )
     return f"row {row_id} has changed meanwhile: try again"
 

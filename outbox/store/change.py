@@ -11,6 +11,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from outbox.brokers.base import Half
 from outbox.lifecycle import Move, State, sources_of, target_of
+from outbox.message import Mode
 from outbox.schema import outbox
 from outbox.store.clock import latest, utc_after, utc_now
 from outbox.store.given import given, selecting, updating
@@ -139,6 +140,26 @@ def due() -> ColumnElement[bool]:
 def no_attempt() -> dict[str, Any]:
     """No half of this row may win any more: the check-back answers ROLLBACK to each."""
     return {"token": None, "lease_id": None}
+
+
+def attempt_failed(rows: Any) -> dict[str, Any]:
+    """The attempt under the given lease id sent nothing."""
+    return {"token": earlier_token(rows), "lease_id": None}
+
+
+def earlier_token(rows: Any) -> ColumnElement[Any]:
+    """What is left of the token without the attempt under the given lease id: that of an earlier one of a plain row,
+    which had no outcome (``claims``) and may have sent what cannot be called back."""
+    return _of_plain(sa.func.nullif(outbox.c.token, rows.lease))
+
+
+def nobody_attempts() -> dict[str, Any]:
+    """As ``no_attempt``, of a row under no lease; a token that a plain one has is an earlier one's, and stays."""
+    return {"token": _of_plain(outbox.c.token), "lease_id": None}
+
+
+def _of_plain(token: ColumnElement[Any]) -> ColumnElement[Any]:
+    return sa.case((outbox.c.mode == Mode.PLAIN, token), else_=sa.null())
 
 
 def no_half() -> dict[str, Any]:

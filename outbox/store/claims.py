@@ -3,8 +3,9 @@
 From-states and comparisons: *claim* takes rows in the claim index (pending, due, not parked) that no transaction holds;
 *renew* compares token and lease id. If the relay dies before a claim commits, nothing happened; after it, the lease
 runs out and the next claim draws a new token, which turns every half of the dead attempt into a superseded one.
-Of a lane only the head is shipped; rows that were leased behind it are parked right after, in a transaction of its own
-(``store.lanes``).
+A plain message cannot be called back: the token of an attempt without an outcome stays with its row, under the lease
+ids of later ones, until the row is delivered. Of a lane only the head is shipped; rows that were leased behind it are
+parked right after, in a transaction of its own (``store.lanes``).
 """
 
 import json
@@ -61,6 +62,7 @@ _CLAIMED = (
     outbox.c.mode,
     outbox.c.failures,
     outbox.c.attempts,
+    outbox.c.token,
 )
 _log = logging.getLogger(__name__)
 
@@ -114,7 +116,7 @@ class Claims:
         Those are parked in a transaction of its own, which holds no row while it waits for the locks of lanes. If it
         fails, or the relay dies before it, they are under a lease that runs out, and are met again; heads are shipped.
         """
-        # The token is the lease id, and one draw serves the whole claim: a row id and a token name one attempt.
+        # A fresh token is the lease id, and one draw serves the whole claim: a row id and a token name one attempt.
         fresh = fresh_token()
         parameters = {"rows": limit, "bytes": max_bytes, "seconds": lease, "fresh": fresh}
         with self._database.transaction(durable=False, index_order=True) as connection:
@@ -149,9 +151,10 @@ def _candidates() -> Any:
 
 
 def _leased() -> dict[str, Any]:
+    fresh = sa.bindparam("fresh", type_=outbox.c.token.type)
     return {
-        "token": sa.bindparam("fresh", type_=outbox.c.token.type),
-        "lease_id": sa.bindparam("fresh", type_=outbox.c.token.type),
+        "token": sa.case((outbox.c.mode == Mode.PLAIN, sa.func.coalesce(outbox.c.token, fresh)), else_=fresh),
+        "lease_id": fresh,
         "available_at": utc_after(seconds()),
         "attempts": outbox.c.attempts + 1,
     }
@@ -213,9 +216,9 @@ def _within(max_bytes: int, sizes: Iterable[Any]) -> list[int]:
 
 
 def _attempt(row: Any, fresh: str) -> Attempt:
-    row_id, topic, key, tag, payload, content_type, given_headers, lane, mode, failures, attempts, *_ = row
+    row_id, topic, key, tag, payload, content_type, given_headers, lane, mode, failures, attempts, token, *_ = row
     headers = {} if given_headers == _NO_HEADERS else json.loads(given_headers)
     mode = _MODES[mode]
     return Attempt(
-        row_id, topic, key, tag, payload, content_type, headers, lane, mode, failures, attempts, fresh, fresh
+        row_id, topic, key, tag, payload, content_type, headers, lane, mode, failures, attempts, token, fresh
     )

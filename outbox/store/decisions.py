@@ -9,7 +9,7 @@ for all (``store.lanes``); a buried row keeps its place where its topic's lanes 
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,7 +24,9 @@ from outbox.store.change import (
     Change,
     Ending,
     again_after,
+    attempt_failed,
     chosen_half,
+    earlier_token,
     half_columns,
     half_values,
     in_place,
@@ -181,7 +183,7 @@ def _refuse(dialect: str) -> Change:
         sources_of(Move.BURY),
         columns={**_ATTEMPT, "reason": str, "delay": float},
         compare=own_attempt,
-        values=lambda rows: _counted(rows.reason) | again_after(rows.delay),
+        values=lambda rows: _counted(rows) | again_after(rows.delay),
     )
 
 
@@ -192,7 +194,7 @@ def _bury(dialect: str) -> Ending:
         columns={**_ATTEMPT, "reason": str, "holds": int},
         compare=own_attempt,
         holds=lambda rows: rows.holds == 1,
-        values=lambda rows: _counted(rows.reason),
+        values=_counted,
     )
 
 
@@ -203,7 +205,7 @@ def _return(dialect: str) -> Change:
         columns={**_ATTEMPT, "delay": float, "adoptable": int, "reason": str},
         compare=own_attempt,
         values=lambda rows: {
-            "token": sa.case((rows.adoptable == 1, outbox.c.token), else_=sa.null()),
+            "token": sa.case((rows.adoptable == 1, outbox.c.token), else_=earlier_token(rows)),
             "lease_id": None,
             "reason": sa.func.coalesce(sa.func.nullif(rows.reason, ""), outbox.c.reason),
             "available_at": sa.case((rows.delay < 0, in_place()), else_=again_after(rows.delay)["available_at"]),
@@ -211,8 +213,8 @@ def _return(dialect: str) -> Change:
     )
 
 
-def _counted(reason: sa.ColumnElement[str]) -> dict[str, object]:
-    return {"reason": reason, "failures": outbox.c.failures + 1, **no_attempt()}
+def _counted(rows: Any) -> dict[str, object]:
+    return {"reason": rows.reason, "failures": outbox.c.failures + 1, **attempt_failed(rows)}
 
 
 def _given(attempt: Attempt) -> dict[str, object]:

@@ -18,11 +18,11 @@ locked (an operator's cancel; on MariaDB a business transaction that adds the sa
 cancel or to the sweep. On MariaDB its write may wait for an index entry that a claim has locked in passing; so whoever
 claims holds no row while it waits for the second lock.
 
-From-states: *parking* takes pending rows that this very claim has leased (token and lease id are compared), and with
-them others behind them that are due, so under no lease, and leaves them without a token: every half of theirs gets
-ROLLBACK. *Un-parking* changes the flag of pending rows alone. If a claim dies between its leases and the parking, the
-leases run out, and the rows are met again. If the process dies before its transaction ends, nothing happened: the head
-is open, its lease or commit lease runs out, and whoever ends it un-parks. After it, nothing is left to do.
+From-states: *parking* takes pending rows that this very claim has leased (the lease id is compared), and with them
+others behind them that are due, so under no lease, and leaves them without a token: every half of theirs gets ROLLBACK.
+*Un-parking* changes the flag of pending rows alone. If a claim dies between its leases and the parking, the leases run
+out, and the rows are met again. If the process dies before its transaction ends, nothing happened: the head is open,
+its lease or commit lease runs out, and whoever ends it un-parks. After it, nothing is left to do.
 """
 
 import zlib
@@ -36,7 +36,7 @@ from sqlalchemy.engine import Connection
 from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import Move, sources_of
 from outbox.schema import claimable, outbox
-from outbox.store.change import Change, due, in_place, no_attempt, own_attempt
+from outbox.store.change import Change, attempt_failed, due, in_place, nobody_attempts
 from outbox.store.database import plan_freely
 from outbox.store.given import given
 
@@ -123,7 +123,7 @@ class Lanes:
         behind = self._behind(connection, behind)
         others = self._others(connection, behind, met)
         plan_freely(connection)
-        self._park.apply(connection, [{"id": row_id, "token": fresh, "lease": fresh} for row_id in behind])
+        self._park.apply(connection, [{"id": row_id, "lease": fresh} for row_id in behind])
         self._park_due.apply(connection, [{"id": row_id} for row_id in others])
         return behind
 
@@ -169,7 +169,7 @@ class Lanes:
 
 def _parking() -> dict[str, Any]:
     """Out of the claim index, at the age that the row has."""
-    return {**no_attempt(), "parked": sa.true(), "available_at": in_place()}
+    return {"parked": sa.true(), "available_at": in_place()}
 
 
 def _park(dialect: str) -> Change:
@@ -177,9 +177,9 @@ def _park(dialect: str) -> Change:
     return Change(
         dialect,
         sources_of(Move.COMMIT),
-        columns={"token": str, "lease": str},
-        compare=own_attempt,
-        values=lambda _: {**_parking(), "attempts": outbox.c.attempts - 1},
+        columns={"lease": str},
+        compare=lambda rows: outbox.c.lease_id == rows.lease,
+        values=lambda rows: {**_parking(), **attempt_failed(rows), "attempts": outbox.c.attempts - 1},
     )
 
 
@@ -189,7 +189,7 @@ def _park_due(dialect: str) -> Change:
         dialect,
         sources_of(Move.COMMIT),
         compare=lambda _: sa.and_(~outbox.c.parked, due()),
-        values=lambda _: _parking(),
+        values=lambda _: {**_parking(), **nobody_attempts()},
     )
 
 

@@ -2,9 +2,9 @@
 
 From-states come from the lifecycle: *cancel* leaves ``pending``, *requeue* leaves ``cancelled`` and ``dead``. Both set
 the token to NULL, so that every half of the row, sent or on its way, gets ROLLBACK. A plain message that may have left
-cannot be called back, so a plain row is not cancelled while an attempt is under way, or its last one has no outcome
-(its relay died, or no answer came). A cancelled row leaves its lane, which goes on in the same transaction
-(``store.lanes``); a row that left its lane comes back to it only out of order.
+cannot be called back, so a plain row is not cancelled while an attempt is under way, or once one had no outcome (its
+relay died, or no answer came); its token tells, and is kept through a requeue. A cancelled row leaves its lane, which
+goes on in the same transaction (``store.lanes``); a row that left its lane comes back to it only out of order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
 from outbox.schema import REASON_LENGTH, outbox, set_aside, unsettled
-from outbox.store.change import Change, Ending, again_after, no_attempt, no_half
+from outbox.store.change import Change, Ending, again_after, no_attempt, no_half, nobody_attempts
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.gauges import Figures, Gauges
@@ -151,7 +151,7 @@ def _cancel(dialect: str) -> Ending:
         dialect,
         Move.CANCEL,
         columns={"reason": str},
-        # An attempt that ended without having sent anything leaves no token: one that died, or got no answer, does.
+        # Attempts that all ended without having sent anything leave no token: one that died, or got no answer, does.
         compare=lambda _: sa.or_(outbox.c.mode != Mode.PLAIN, outbox.c.token.is_(None)),
         # The moment of the cancel, from which retention counts.
         values=lambda rows: {"reason": rows.reason, "available_at": utc_now(), **no_attempt()},
@@ -170,7 +170,7 @@ def _requeue(dialect: str) -> Change:
             "reason": None,
             "failures": 0,
             **again_after(0.0),
-            **no_attempt(),
+            **nobody_attempts(),
             **no_half(),
         },
         wait=True,

@@ -165,7 +165,7 @@ def test_cancel_says_why_a_plain_message_cannot_be_called_back(run: Command, dat
     Claims(database).claim(1, 1, lease=30)
     done = run("cancel", row_id)
     assert done.code == 1
-    assert done.err.startswith(f"row {row_id} is a plain message, and its last attempt may have sent it: ")
+    assert done.err.startswith(f"row {row_id} is a plain message, and an attempt is under way or had no outcome: ")
     assert done.err.endswith("Z\n")
 
 

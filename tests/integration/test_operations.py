@@ -13,7 +13,7 @@ from outbox.store.claims import Attempt, Claims
 from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
-from outbox.store.decisions import Decisions, Outcomes, Refusal, Return, Winner
+from outbox.store.decisions import Decisions, Outcomes, Published, Refusal, Return, Winner
 from outbox.store.identity import Identity
 from outbox.store.operations import Filter, Operations
 from outbox.verdict import HalfView, Step, verdict
@@ -121,6 +121,48 @@ def test_a_plain_row_that_may_have_been_sent_cannot_be_called_back(
     force(database, row_id, available_at=utc_after(-1))
     # Then the row is cancelled only where it is known that nothing was sent
     assert operations.cancel([row_id], "in time") == ([row_id] if cancelled else [])
+
+
+@pytest.mark.parametrize("first", ["died", "unknown"])
+@pytest.mark.parametrize("then", ["outage", "refused", "buried and requeued", "parked", "released"])
+def test_an_attempt_without_an_outcome_is_remembered_through_all_that_follow(
+    database: Database, operations: Operations, first: str, then: str
+) -> None:
+    # Given a plain row whose first attempt may have sent it
+    claims, decisions = Claims(database), Decisions(database)
+    before, row_id = added(database, 2, lane="order-1")
+    force(database, before, open_lane=None, available_at=utc_after(3600))
+    force(database, row_id, mode=Mode.PLAIN)
+    (attempt,) = claims.claim(1, 1, lease=30)
+    assert attempt.row_id == row_id
+    if first == "unknown":
+        decisions.decide(Outcomes(returns=[Return(attempt, 0.0, adoptable=True, reason="reset")]), 15)
+    force(database, row_id, available_at=utc_after(-1))
+    # When a later one certainly sent nothing
+    if then == "parked":
+        force(database, before, open_lane=column(database, row_id, "open_lane"), available_at=utc_after(-1))
+        assert [it.row_id for it in claims.claim(2, 1_000, lease=30)] == [before]
+        assert column(database, row_id, "parked")
+    else:
+        (again,) = claims.claim(1, 1, lease=30)
+        _fail(decisions, operations, again, then)
+    # Then the row cannot be called back, and does not look as if nobody had tried to send it
+    assert operations.cancel([row_id], "too late") == []
+    # Until it is delivered
+    decisions.decide(Outcomes(published=[Published(attempt, "id")]), 15)
+    assert state_of(database, row_id) is State.DELIVERED
+
+
+def _fail(decisions: Decisions, operations: Operations, attempt: Attempt, how: str) -> None:
+    outcomes = {
+        "outage": Outcomes(returns=[Return(attempt, 0.0, reason="no connection")]),
+        "released": Outcomes(returns=[Return(attempt, None)]),
+        "refused": Outcomes(refusals=[Refusal(attempt, "no", 0.0)]),
+        "buried and requeued": Outcomes(refusals=[Refusal(attempt, "no", None)]),
+    }
+    decisions.decide(outcomes[how], 15)
+    if how == "buried and requeued":
+        assert operations.requeue([attempt.row_id]) == [attempt.row_id]
 
 
 def test_a_requeued_row_starts_afresh(database: Database, operations: Operations) -> None:
