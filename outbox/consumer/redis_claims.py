@@ -61,7 +61,8 @@ end
 return 0
 """
 
-#: No answer, or the answer that nothing can be written now. The client's classes stand for some of the error codes...
+#: No answer, or the answer that nothing can be written now, or not by us: no message is to blame. The client's classes
+#: stand for some of the error codes...
 _AWAY: Final = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
@@ -69,10 +70,16 @@ _AWAY: Final = (
     exceptions.OutOfMemoryError,
     exceptions.MasterDownError,
     exceptions.ClusterDownError,
+    exceptions.NoPermissionError,
+    exceptions.NoScriptError,  # flushed again after it was loaded
 )
 #: ... and these come as they are: disk full, replicas missing, a script that hangs. Before Redis 7 a script's error
 #: follows its place: "Error running script (...): @user_script: 5: -READONLY You can't write ...".
-_CANNOT_WRITE: Final = re.compile(r"(?:^|: -)(?:MISCONF|NOREPLICAS|BUSY|OOM|READONLY) ")
+#: What a script may not call has no code since Redis 7 (``scriptCall`` in its script.c), and another text in 7.2.
+_CANNOT_WRITE: Final = re.compile(
+    r"(?:^|: -)(?:MISCONF|NOREPLICAS|BUSY|OOM|READONLY|NOPERM) "
+    r"|^The user executing the script can't |^ACL failure in script"
+)
 
 
 class RedisClaims:

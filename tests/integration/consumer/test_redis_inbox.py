@@ -399,6 +399,37 @@ def test_what_redis_6_cannot_write_inside_a_script_is_an_outage(redis: Redis, na
     assert work.effects == 0
 
 
+@pytest.mark.parametrize(
+    "taken_away",
+    [
+        pytest.param("-evalsha", id="scripts"),
+        pytest.param("-pexpire -set -get", id="what scripts call"),
+        pytest.param("resetkeys ~other:*", id="our keys"),
+        pytest.param("off", id="the login"),
+    ],
+)
+def test_a_user_that_redis_permits_nothing_is_an_outage(redis: Redis, name: str, taken_away: str) -> None:
+    # Given a consumer with a user of its own, which works
+    redis.acl_setuser(name, enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"])
+    host = redis.get_connection_kwargs()
+    work = Work()
+    inbox = consumer(f"redis://{name}:secret@{host['host']}:{host['port']}/0", name, work)
+    assert inbox.process(RECEIVED) == Processed()
+    # When somebody takes away what it needs / Then no message is charged for it
+    redis.execute_command("ACL", "SETUSER", name, *taken_away.split())  # type: ignore[no-untyped-call]
+    redis.execute_command("CLIENT", "KILL", "USER", name)  # type: ignore[no-untyped-call]
+    for another in (delivery(keys=("one",), unique_id="B1"), delivery(keys=("two",), unique_id="B2")):
+        outcome = inbox.process(another)
+        assert isinstance(outcome, Retry)
+        assert outcome.outage, outcome.reason
+    assert work.effects == 1
+    # And it goes on once it may again
+    redis.execute_command("ACL", "SETUSER", name, "on", "allkeys", "+@all")  # type: ignore[no-untyped-call]
+    assert inbox.process(delivery(keys=("one",), unique_id="B3")) == Processed()
+    inbox.close()
+    redis.acl_deluser(name)
+
+
 def test_a_redis_that_is_not_there_at_start_is_named() -> None:
     inbox = consumer("redis://127.0.0.1:1/0", "stock", Work())
     with pytest.raises(SettingsError, match="redis: cannot be used"):
