@@ -127,7 +127,7 @@ def _believed(connection: Connection, query: sa.Select[Any]) -> int:
     if connection.dialect.name == "postgresql":
         ((plan,),) = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {text}")
         return int(plan[0]["Plan"]["Plan Rows"])
-    (row,) = connection.exec_driver_sql(f"EXPLAIN {text}").mappings()
+    (row,) = connection.exec_driver_sql(f"EXPLAIN FORMAT=TRADITIONAL {text}").mappings()
     return int(row["rows"] or 0)
 
 

@@ -47,7 +47,7 @@ def planned(database: Database) -> Iterator[Plans]:
         if not statement.lstrip().startswith(_STATEMENTS) or "outbox" not in statement:
             return
         cursor = connection.connection.cursor()
-        prefix = _EXPLAIN.get(database.dialect, "EXPLAIN ")
+        prefix = _EXPLAIN.get(database.dialect, "EXPLAIN FORMAT=TRADITIONAL ")
         cursor.execute(prefix + statement, parameters)
         _read(plans, database.dialect, statement, cursor)
         cursor.close()
