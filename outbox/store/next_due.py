@@ -3,37 +3,48 @@
 It locks nothing, and on PostgreSQL no transaction stands around it. A claim would be four round trips.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from outbox.schema import claimable, outbox, unsettled
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
+from outbox.store.lookback import Lookback, not_before
+
+_BACK: Final = "back"
 
 
 class NextDue:
-    """Looks at the heads of the claim index and of the commit-lease index; safe in several threads."""
+    """Looks at the heads of the claim index and of the commit-lease index; each of the two for one thread."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._claimable = _head(claimable())
-        self._unsettled = _head(unsettled())
+        self._claimable = _Head(claimable())
+        self._unsettled = _Head(unsettled())
 
     def claim(self) -> float | None:
         """Seconds until the first row may be claimed (0 and less: now); None: there is none."""
-        return self._seconds(self._claimable)
+        return self._claimable.seconds(self._database)
 
     def commit_lease(self) -> float | None:
         """Seconds until the first commit lease is over (0 and less: it is); None: there is none."""
-        return self._seconds(self._unsettled)
+        return self._unsettled.seconds(self._database)
 
-    def _seconds(self, head: Any) -> float | None:
-        with self._database.look() as connection:
-            found = connection.execute(head).one_or_none()
+
+class _Head:
+    """The first entry of one index."""
+
+    def __init__(self, condition: sa.ColumnElement[bool]) -> None:
+        columns = (outbox.c.available_at, utc_now().label("now"))
+        rows = sa.select(*columns).where(condition, not_before(_BACK))
+        self._first: Any = rows.order_by(outbox.c.available_at, outbox.c.id).limit(1)
+        self._lookback = Lookback()
+
+    def seconds(self, database: Database) -> float | None:
+        """Until it is due."""
+        with self._lookback.look() as look, database.look() as connection:
+            found = connection.execute(self._first, {_BACK: look.seconds}).one_or_none()
+            if found is not None:
+                look.ended_at(found.available_at, found.now)
         return None if found is None else float((found.available_at - found.now).total_seconds())
-
-
-def _head(condition: sa.ColumnElement[bool]) -> Any:
-    columns = (outbox.c.available_at, utc_now().label("now"))
-    return sa.select(*columns).where(condition).order_by(outbox.c.available_at, outbox.c.id).limit(1)

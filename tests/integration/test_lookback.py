@@ -1,0 +1,124 @@
+"""Looks at due rows that begin where the last one ended, because those from the beginning take long."""
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outbox.schema import outbox
+from outbox.store.claims import Claims
+from outbox.store.clock import utc_after
+from outbox.store.database import Database
+from outbox.store.lookback import LONG, MARGIN, Lookback
+from tests.integration.rows import added
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Clock:
+    """Each reading is so many seconds after the one before."""
+
+    def __init__(self, step: float) -> None:
+        self.now = 0.0
+        self.step = step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def due_since(database: Database, row_ids: list[int], seconds: float) -> None:
+    """As if they had been added so long ago."""
+    at = utc_after(-seconds)
+    with database.transaction() as connection:
+        connection.execute(outbox.update().where(outbox.c.id.in_(row_ids)).values(available_at=at, created_at=at))
+
+
+def claimed(claims: Claims, limit: int = 10) -> list[int]:
+    return [it.row_id for it in claims.claim(limit, 1 << 24, lease=600)]
+
+
+def test_a_row_that_was_committed_late_is_found_a_little_later(database: Database) -> None:
+    # Given claims that take long, and have taken all that was due
+    claims = Claims(database, Lookback(Clock(1.0)))
+    assert claimed(claims) == []
+    assert claimed(claims) == []
+    # When a row comes, and one whose transaction began an hour ago
+    late, fresh = added(database, 2)
+    due_since(database, [late], 3600)
+    # Then the next claim, which begins where the last one ended, takes the one, and one soon after takes the other
+    assert claimed(claims) == [fresh]
+    rounds = iter(lambda: claimed(claims), [late])
+    assert len(list(zip(rounds, range(20), strict=False))) < 20
+
+
+def test_a_backlog_is_claimed_oldest_first(database: Database) -> None:
+    # Given a backlog of an hour, and claims that take long
+    rows = added(database, 9)
+    for place, row_id in enumerate(rows):
+        due_since(database, [row_id], 3600 - 60 * place)
+    claims = Claims(database, Lookback(Clock(1.0)))
+    # When it is claimed a few rows at a time; Then nothing is left out, and the order is that of their age
+    assert [claimed(claims, 2) for _ in range(6)] == [rows[:2], rows[2:4], rows[4:6], rows[6:8], rows[8:], []]
+
+
+def test_looks_from_the_beginning_that_take_no_time_are_all_there_is() -> None:
+    lookback = Lookback(Clock(LONG / 3))
+    for _ in range(5):
+        with lookback.look() as look:
+            assert look.seconds > timedelta(days=10_000).total_seconds()
+        assert not lookback.matters
+
+
+def test_a_look_begins_where_the_last_one_ended() -> None:
+    clock = Clock(0.0)
+    lookback = Lookback(clock)
+    # Given a look from the beginning that took two seconds, and ended at a row that had been due for 100
+    with lookback.look() as look:
+        clock.now += 2
+        look.ended_at(AT, AT + timedelta(seconds=100))
+    # When the next ones follow, one a second; Then each begins there, but for a margin, as far as its clock has come
+    clock.now += 1
+    with lookback.look() as look:
+        assert look.seconds == 100 + 2 + 1 + MARGIN
+    with lookback.look() as look:
+        assert look.seconds == MARGIN
+    # And one that fails has come no further
+    clock.now += 1
+    with pytest.raises(ZeroDivisionError), lookback.look():
+        raise ZeroDivisionError
+    with lookback.look() as look:
+        assert look.seconds == 1 + MARGIN
+    # And after a while one goes from the beginning; where that takes no time any more, all do
+    clock.now += 5
+    with lookback.look() as look:
+        assert look.seconds > timedelta(days=10_000).total_seconds()
+    assert not lookback.matters
+
+
+def test_a_look_that_does_not_know_where_it_ended_is_followed_by_one_from_the_beginning() -> None:
+    clock = Clock(0.0)
+    lookback = Lookback(clock)
+    with lookback.look() as look:
+        clock.now += 2
+        look.ended = math.inf
+    assert lookback.matters
+    with lookback.look() as look:
+        assert look.seconds > timedelta(days=10_000).total_seconds()
+
+
+def test_an_outage_is_no_reason_to_look_less_far_back() -> None:
+    clock = Clock(0.0)
+    lookback = Lookback(clock)
+    # Given a look that failed after a long time
+
+    def hang() -> None:
+        """For longer than anybody waits."""
+        clock.now += 25
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError), lookback.look():
+        hang()
+    # Then the next one goes from the beginning
+    with lookback.look() as look:
+        assert look.seconds > timedelta(days=10_000).total_seconds()
