@@ -16,13 +16,14 @@ from sqlalchemy.engine import Connection
 
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
-from outbox.schema import REASON_LENGTH, outbox, set_aside, unsettled
+from outbox.schema import REASON_LENGTH, outbox, set_aside
 from outbox.store.change import Change, Ending, again_after, no_attempt, no_half, nobody_attempts
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.gauges import Figures, Gauges
 from outbox.store.lanes import Lanes, lane_key_of_row
 from outbox.store.notifications import announce
+from outbox.store.open_groups import OpenGroups
 
 _LISTED = (
     outbox.c.id,
@@ -75,6 +76,7 @@ class Operations:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._open_groups = OpenGroups(database)
         self._lanes = Lanes(database.dialect)
         self._cancel = _cancel(database.dialect)
         self._requeue = _requeue(database.dialect)
@@ -91,10 +93,11 @@ class Operations:
             return [dict(row) for row in connection.execute(held.limit(limit)).mappings()]
 
     def open_groups(self) -> frozenset[str]:
-        """The producer groups of decisions that the broker has not confirmed: it may still ask under their names."""
-        with self._database.look() as connection:
-            groups = connection.execute(sa.select(outbox.c.half_group).where(unsettled()).distinct()).scalars()
-            return frozenset(group for group in groups if group)
+        """Producer groups of decisions that the broker has not confirmed: it may still ask under their names.
+
+        Where there are many decisions, those of the next 100,000 with each call.
+        """
+        return self._open_groups.run()
 
     def topics(self) -> frozenset[str]:
         """The topics that rows name: one step in the index of ``(topic, key)`` each, however many rows there are."""

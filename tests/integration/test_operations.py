@@ -15,6 +15,7 @@ from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions, Outcomes, Published, Refusal, Return, Winner
 from outbox.store.identity import Identity
+from outbox.store.open_groups import OpenGroups
 from outbox.store.operations import Filter, Operations
 from outbox.verdict import HalfView, Step, verdict
 from tests.integration.rows import added, column, force, half_of, state_of
@@ -204,3 +205,18 @@ def test_undelivered_decisions_name_their_groups(database: Database, operations:
     force(database, first, state=State.COMMITTED, half_id=fresh_token(), half_group="outbox-old-name")
     force(database, second, state=State.DELIVERED, half_group="outbox-done")
     assert operations.open_groups() == {"outbox-old-name"}
+
+
+def test_the_groups_of_many_decisions_are_found_page_by_page(database: Database) -> None:
+    # Given more decisions than one call reads, many of one moment, and those of another group behind them
+    ids = added(database, 11)
+    for some, group, ago in ((ids[:6], "outbox-new", 100), (ids[6:9], "outbox-new", 50), (ids[9:], "outbox-old", 10)):
+        decided = {"state": State.COMMITTED, "half_group": group, "available_at": utc_after(-ago)}
+        with database.transaction() as connection:
+            connection.execute(outbox.update().where(outbox.c.id.in_(some)).values(**decided))
+    # When it is asked until it has been through twice; Then each group was told as often
+    groups = OpenGroups(database, page=2, pages=2)
+    told = [groups.run() for _ in range(8)]
+    assert told[0] == {"outbox-new"}
+    assert frozenset().union(*told) == {"outbox-new", "outbox-old"}
+    assert sum("outbox-old" in it for it in told) >= 2
