@@ -191,9 +191,9 @@ def test_a_connection_that_dies_under_the_handler_keeps_nothing(
     def step(message: Message, session: Session) -> None:
         record(message, session)
         if (kill := next(kills, None)) is not None:
-            with suppress(Exception) if swallow else nullcontext():
-                session.execute(kill)
-                session.execute(sa.text("SELECT 1"))
+            for statement in (kill, sa.text("SELECT 1")):  # MySQL says in the first answer only that it was interrupted
+                with suppress(Exception) if swallow else nullcontext():
+                    session.execute(statement)
 
     copies = request.getfixturevalue(f"{dialect}_copies")
     with copies(None) as url, opened(url) as engine:
