@@ -45,7 +45,7 @@ _RIGHT = (
 _GROUP = re.compile(r"[%|A-Za-z0-9_-]+")
 
 
-def open_database(settings: Settings) -> Database:
+def open_database(settings: Settings, statement_timeout: float = 10.0) -> Database:
     """The database; a SQLite file's folder is made if it is missing. ``SettingsError`` if there are several."""
     if settings.databases:
         names = ", ".join(it.name for it in settings.databases)
@@ -53,7 +53,7 @@ def open_database(settings: Settings) -> Database:
     if path := sqlite_file(parsed(settings.database_url)):
         _make_folder(path, "OUTBOX_DATABASE_URL")
     # Passes, and what runs beside them: claim, renewal, reconciler, retention, check-back, answers to checks.
-    return Database(settings.database_url, pool_size=settings.passes + 8)
+    return Database(settings.database_url, pool_size=settings.passes + 8, statement_timeout=statement_timeout)
 
 
 def open_broker(settings: Settings) -> Broker:

@@ -35,6 +35,9 @@ Named = Annotated[
 ]
 OfTopic = Annotated[str | None, typer.Option("--topic", help="Only rows of this topic.", callback=utf8)]
 
+#: Seconds that a statement may take for somebody who waits for it: a filter that no index serves reads every row.
+_PATIENCE = 120.0
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -48,17 +51,18 @@ def seconds(text: str, flag: str) -> float:
 @contextmanager
 def opened(database_url: str | None, named: str | None = None, *, at_head: bool = True) -> Iterator[Database]:
     """The database of a command that needs no broker; ``at_head``: its schema must be this version's."""
-    with ready(settings.load(database_url=database_url, database=named), at_head=at_head) as database:
+    loaded = settings.load(database_url=database_url, database=named)
+    with ready(loaded, at_head=at_head, statement_timeout=_PATIENCE) as database:
         yield database
 
 
 @contextmanager
-def ready(loaded: Settings, *, at_head: bool = True) -> Iterator[Database]:
+def ready(loaded: Settings, *, at_head: bool = True, statement_timeout: float = 10.0) -> Iterator[Database]:
     """The settings' database; ``SchemaError`` unless it is migrated (``at_head``).
 
     What the database or its driver refuses until the end is one line that names the setting, without the password.
     """
-    database = open_database(loaded)
+    database = open_database(loaded, statement_timeout)
     try:
         if at_head:
             migrate.check(database)

@@ -18,7 +18,8 @@ from outbox.store.identity import Identity
 from outbox.store.open_groups import OpenGroups
 from outbox.store.operations import Filter, Operations
 from outbox.verdict import HalfView, Step, verdict
-from tests.integration.rows import added, column, force, half_of, state_of
+from tests.integration.plans import analyze, planned
+from tests.integration.rows import added, column, force, half_of, producer, state_of
 
 
 @pytest.fixture
@@ -220,3 +221,31 @@ def test_the_groups_of_many_decisions_are_found_page_by_page(database: Database)
     assert told[0] == {"outbox-new"}
     assert frozenset().union(*told) == {"outbox-new", "outbox-old"}
     assert sum("outbox-old" in it for it in told) >= 2
+
+
+def test_dead_rows_are_listed_by_an_index(database: Database, operations: Operations) -> None:
+    # Given a few dead rows behind many that were delivered
+    ids = added(database, 200)
+    with database.transaction() as connection:
+        connection.execute(outbox.update().values(state=State.DELIVERED))
+        connection.execute(outbox.update().where(outbox.c.id > ids[-4]).values(state=State.DEAD))
+    analyze(database)
+    # When they are listed page by page; Then all are told, and none of the others was read
+    with planned(database) as plans:
+        first = [row["id"] for row in operations.listed(Filter(State.DEAD, "payments"), 2)]
+        assert first == ids[-3:-1]
+        assert [row["id"] for row in operations.listed(Filter(State.DEAD), 2, first[-1])] == ids[-1:]
+    assert plans.indexes() <= {"ix_outbox_set_aside", "ix_outbox_state"}
+
+
+def test_a_key_is_found_whatever_its_topic(database: Database, operations: Operations) -> None:
+    # Given a key that two topics have, and a state of one of its rows
+    with database.transaction() as connection:
+        ids = [producer.add(connection, topic=topic, key="key-1", payload={}) for topic in ("payments", "refunds")]
+    added(database, 3)
+    force(database, ids[1], state=State.DEAD)
+    # When it is looked for; Then both are told, or the one in the state
+    assert [row["id"] for row in operations.listed(Filter(key="key-1"), 10)] == ids
+    assert [row["id"] for row in operations.listed(Filter(key="key-1"), 10, ids[0])] == ids[1:]
+    assert [row["id"] for row in operations.listed(Filter(State.DEAD, key="key-1"), 10)] == ids[1:]
+    assert operations.listed(Filter(key="key-2"), 10) == []
