@@ -18,12 +18,19 @@ from outbox.schema import outbox
 from outbox.store.clock import latest, utc_after, utc_now
 from outbox.store.lanes import lane_key
 from outbox.store.notifications import announcing
+from outbox.store.snapshot import beyond_snapshot
 
 #: MySQL's and MariaDB's number for a unique violation (ER_DUP_ENTRY).
 _DUPLICATE_ENTRY = 1062
 
 #: The columns that a message fills.
 _GIVEN = ("topic", "key", "tag", "payload", "content_type", "headers", "mode", "not_before", "lane", "open_lane")
+
+#: The row that has a key.
+_KEY = [sa.bindparam(name, type_=outbox.c[name].type) for name in ("topic", "key")]
+_EARLIER = sa.select(outbox.c.id, outbox.c.payload, outbox.c.tag).where(
+    *(outbox.c[bound.key] == bound for bound in _KEY),
+)
 
 
 class Due(Enum):
@@ -117,14 +124,20 @@ def _mysql(connection: Connection, columns: dict[str, Any], *, due: Due) -> int 
 
 def _earlier(connection: Connection, columns: dict[str, Any]) -> tuple[int, bytes, str | None] | None:
     """Id, payload and tag of the row that has the key."""
-    query = sa.select(outbox.c.id, outbox.c.payload, outbox.c.tag).where(
-        outbox.c.topic == columns["topic"], outbox.c.key == columns["key"]
-    )
+    known = {name: columns[name] for name in ("topic", "key")}
     if connection.dialect.name in MYSQL_FAMILY:
         # Under REPEATABLE READ a plain read may not see the row yet. The failed INSERT locked it already.
-        query = query.with_for_update(read=True)
-    row = connection.execute(query).one_or_none()
+        row = connection.execute(_locked(beyond_snapshot(connection)), known).one_or_none()
+    else:
+        row = connection.execute(_EARLIER, known).one_or_none()
     return None if row is None else (row.id, row.payload, row.tag)
+
+
+@cache
+def _locked(before: str) -> sa.TextualSelect:
+    """``_EARLIER`` for MySQL, with what stands before it, which no SELECT of SQLAlchemy's leaves room for."""
+    words = "SELECT id, payload, tag FROM outbox WHERE topic = :topic AND `key` = :key LOCK IN SHARE MODE"
+    return sa.text(before + words).bindparams(*_KEY).columns(outbox.c.id, outbox.c.payload, outbox.c.tag)
 
 
 def _taken(earlier: tuple[int, bytes, str | None], message: Message, *, skip: bool) -> int:

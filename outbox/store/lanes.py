@@ -39,6 +39,7 @@ from outbox.schema import claimable, outbox
 from outbox.store.change import Change, attempt_failed, due, in_place, nobody_attempts
 from outbox.store.database import plan_freely
 from outbox.store.given import given
+from outbox.store.snapshot import beyond_snapshot
 
 #: PostgreSQL: the first halves of the keys of our advisory locks, "lane" and "park" in ASCII.
 _PRODUCERS: Final = 0x6C616E65
@@ -62,7 +63,7 @@ _ADVISORY_ALL: Final = sa.text(
     "SELECT pg_advisory_xact_lock(:purpose, slot) FROM unnest(CAST(:slots AS integer[])) AS it (slot)"
 )
 #: An exclusive lock on the slot's row, whether it is there already or not, and nothing written if it is.
-_SLOT: Final = sa.text("INSERT INTO outbox_lane (slot) VALUES (:slot) ON DUPLICATE KEY UPDATE slot = slot")
+_SLOT: Final = "INSERT INTO outbox_lane (slot) VALUES (:slot) ON DUPLICATE KEY UPDATE slot = slot"
 _SLOTS: Final = sa.text(
     "INSERT INTO outbox_lane (slot) SELECT slot FROM JSON_TABLE(:slots, '$[*]' COLUMNS (slot INT PATH '$')) AS it "
     "ORDER BY slot ON DUPLICATE KEY UPDATE slot = outbox_lane.slot"
@@ -94,7 +95,7 @@ def line_up(connection: Connection, key: str) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(_ADVISORY, {"purpose": _PRODUCERS, "slot": hashed & 0x7FFFFFFF})
     elif connection.dialect.name in MYSQL_FAMILY:
-        connection.execute(_SLOT, {"slot": hashed % _PRODUCER_SLOTS})
+        connection.execute(sa.text(beyond_snapshot(connection) + _SLOT), {"slot": hashed % _PRODUCER_SLOTS})
 
 
 class Lanes:
@@ -213,9 +214,10 @@ def _heads(dialect: str, lanes: sa.Subquery) -> sa.Select[Any]:
         named = sa.type_coerce(sa.func.unhex(named), outbox.c.open_lane.type)
 
     def first(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-        """The first entry of the lane's index."""
+        """The first entry of the lane's index; MariaDB 11 would rather look for it row by row, in the order of ids."""
         standing = sa.select(*columns).where(outbox.c.open_lane == named)
-        return standing.order_by(outbox.c.open_lane, outbox.c.id).limit(1)
+        head = standing.order_by(outbox.c.open_lane, outbox.c.id).limit(1)
+        return head.with_hint(outbox, "FORCE INDEX (ix_outbox_open_lane)", dialect) if dialect in MYSQL_FAMILY else head
 
     columns = (outbox.c.id, outbox.c.parked)
     if dialect == "postgresql":
