@@ -1,5 +1,6 @@
 """A deployment under test: database, broker, and the toolkit's processes."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from outbox.lifecycle import State, open_states
 from outbox.store.database import Database
 from outbox.store.operations import Operations
 from tests.acceptance.shop import effects, metadata, orders
-from tests.untraced import untraced
 
 ROOT = Path(__file__).parents[2]
 #: Generous: the machine may be busy. No claim about time hangs on it.
@@ -60,7 +60,7 @@ class Deployment:
         self.messages = visible
         self._folder = folder
         self._environment = {
-            **untraced(),
+            **os.environ,
             **QUICK,
             "OUTBOX_DATABASE_URL": database_url,
             "OUTBOX_BROKER_URL": broker_url,

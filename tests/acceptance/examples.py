@@ -17,7 +17,6 @@ from tests.services.databases import fresh_database
 from tests.services.postgres import Postgres
 from tests.services.redis import Redis
 from tests.services.rocketmq import RocketMQ, create_topics
-from tests.untraced import untraced
 
 ROOT = Path(__file__).parents[2]
 #: Seconds; no claim about time hangs on it.
@@ -30,7 +29,6 @@ def run_example(name: str, folder: Path, *options: str) -> tuple[int, str]:
     example = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=untraced(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

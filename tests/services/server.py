@@ -18,7 +18,6 @@ import psutil
 from tests.services import reaper
 from tests.services.errors import ServiceFailed
 from tests.services.ports import free_port
-from tests.untraced import untraced
 
 #: Seconds; generous, since the machine may be shared.
 START_DEADLINE = 120.0
@@ -210,7 +209,6 @@ class Server(ABC):
         """Start the reaper outside our process group, where a signal for the test run does not reach it."""
         started = subprocess.Popen(
             [sys.executable, "-P", reaper.__file__, str(self.folder), str(int(self.abandon_signal))],
-            env=untraced(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

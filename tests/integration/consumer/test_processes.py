@@ -15,7 +15,6 @@ from outbox.consumer import Duplicate, InProgress, Processed, Retry
 from tests.integration.consumer.shop import keys_done, rows, shop
 from tests.services.databases import fresh_database
 from tests.unit.consumer.fakes import delivery
-from tests.untraced import untraced
 
 ROOT = Path(__file__).parents[3]
 CRASH_POINTS = [
@@ -32,9 +31,7 @@ CRASH_POINTS = [
 def child(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A child process of ours, gone at the end."""
     command = [sys.executable, "-m", "tests.integration.consumer.child", *arguments]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=untraced(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

@@ -24,7 +24,6 @@ from tests.integration.strategies.crash_child import Member, Plan
 from tests.integration.strategies.crash_points import Point
 from tests.integration.strategies.crash_tables import POINTS, Measured, compare
 from tests.integration.strategies.rig import RIGS
-from tests.untraced import untraced
 
 ROOT: Final = Path(__file__).parents[3]
 DEADLINE: Final = 120.0
@@ -40,9 +39,7 @@ class Process:
         self._complaints = log.with_suffix(".err")
         command = [sys.executable, "-m", "tests.integration.strategies.crash_child", plan.text()]
         with log.open("wb") as out, self._complaints.open("wb") as err:
-            self._popen = subprocess.Popen(
-                command, cwd=ROOT, env=untraced(), stdin=subprocess.PIPE, stdout=out, stderr=err
-            )
+            self._popen = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=out, stderr=err)
 
     def go(self) -> None:
         """Has it begin once it is ready."""

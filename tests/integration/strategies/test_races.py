@@ -1,5 +1,6 @@
 """Processes of one consumer that meet at one key: on a barrier, and by clocks that disagree."""
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -20,7 +21,6 @@ from tests.integration.strategies.crash_child import LEASE, Member, Plan
 from tests.integration.strategies.crash_points import Point
 from tests.integration.strategies.rig import RIGS, StrategyRig, Surroundings
 from tests.unit.consumer.fakes import delivery
-from tests.untraced import untraced
 from tests.waiting import expect_soon
 
 ROOT: Final = Path(__file__).parents[3]
@@ -41,7 +41,7 @@ def racing(
     with subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**untraced(), **(environment or {})},
+        env={**os.environ, **(environment or {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

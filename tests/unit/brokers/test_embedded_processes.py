@@ -15,7 +15,6 @@ from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from tests.unit.brokers.embedded_bench import prepare
 from tests.unit.brokers.embedded_worker import BATCH, FAST, GROUP, TOPIC, message, publish_batch
-from tests.untraced import untraced
 from tests.waiting import expect_soon
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,9 +37,7 @@ class Workers:
     def start(self, program: str) -> "subprocess.Popen[str]":
         """One more process."""
         command = [sys.executable, "-m", "tests.unit.brokers.embedded_worker", program, str(self._path)]
-        worker = subprocess.Popen(
-            command, cwd=ROOT, env=untraced(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        worker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self._stack.enter_context(worker)
         self._stack.callback(worker.kill)
         return worker
