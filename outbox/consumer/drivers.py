@@ -26,7 +26,16 @@ NO_SAVEPOINT = 1305
 #: PEP 249's names.
 _DRIVER_ERRORS = {"DatabaseError", "InterfaceError"}
 _PG_OUTAGE = ("08", "57P", "53")
-_MYSQL_OUTAGE = frozenset({1040, 1053, 1129, 1203, 2002, 2003, 2006, 2013, 2055})
+#: In rows: no connection to be had; the session was ended, or the server ends; no room, no memory; the server is there,
+#: but set offline, outside its Galera cluster, or out of its replication group.
+_MYSQL_OUTAGE = frozenset(
+    (
+        *(1040, 1129, 1203, 1226, 2002, 2003),
+        *(1053, 1927, 2006, 2013, 2055, 3168, 3169, 4031),
+        *(1021, 1037, 1041, 1114),
+        *(3032, 1047, 3100),
+    )
+)
 _SQLITE_OUTAGE = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM}
 )

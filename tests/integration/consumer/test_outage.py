@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from outbox import migrate
@@ -21,6 +22,10 @@ from tests.waiting import expect_soon
 
 COUNT = 60
 SETTINGS = RunnerSettings(receive_wait=0.05, outage_rest=0.05, outage_rest_most=0.2)
+#: Disk full, table full, a user's limit, set offline, outside its cluster or group, and a session that was ended, as
+#: MySQL and MariaDB number them.
+AWAY = ["1021", "1114", "1226", "3032", "1047", "3100", "3169", "1927", "4031"]
+RAISE = "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {}, MESSAGE_TEXT = 'injected'"
 
 
 @pytest.mark.parametrize("kind", [Postgres, MariaDB])
@@ -101,3 +106,28 @@ def test_connections_that_the_server_has_cut_cost_one_try_in_all(postgresql_copi
         assert second == Processed()
         inbox.close()
         outside.close()
+
+
+def test_an_error_that_any_message_would_meet_is_an_outage(mariadb_copies: Copies, tmp_path: Path) -> None:
+    # Given a database that cannot work for a while, as a statement of each handler finds out
+    met: set[str] = set()
+
+    def step(message: Message, session: Session) -> None:
+        record(message, session)
+        if message.key not in met:
+            met.add(message.key)
+            session.execute(sa.text(RAISE.format(message.key)))
+
+    with mariadb_copies(tmp_path) as url:
+        database = Database(url)
+        metadata.create_all(database.engine)
+        inbox, messages = shop(url, step), [delivery(keys=(code,)) for code in AWAY]
+        # When messages come, twice
+        first, second = ([inbox.process(message) for message in messages] for _ in range(2))
+        # Then no retry is charged, nothing is kept, and the next try has its effect
+        said = dict(zip(AWAY, first, strict=True))
+        assert [code for code, it in said.items() if not (isinstance(it, Retry) and it.outage)] == []
+        assert second == [Processed()] * len(AWAY)
+        assert keys_done(database.engine) == sorted(AWAY)
+        inbox.close()
+        database.close()
