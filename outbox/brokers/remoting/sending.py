@@ -34,6 +34,8 @@ _OUTAGES: Final = frozenset((Code.BUSY, Code.SERVICE_NOT_AVAILABLE))
 _NOT_HERE: Final[Set[int | None]] = frozenset((None, Code.SERVICE_NOT_AVAILABLE))
 _COPY_LATE: Final = STORED - {Code.SUCCESS}
 _LATE: Final = "not sent in time"
+#: How the broker says that the topic has fewer queues than the route told (code 1 of 4.9, 29 of 5.x): not stored.
+_NO_QUEUE: Final = "request queueId["
 
 #: A message that can be sent: place in the batch, message, queue, properties in wire form.
 _Item = tuple[int, Outgoing, int, str]
@@ -137,8 +139,9 @@ class Sender(Generic[Outcome]):
         return None in codes or Code.BUSY in codes
 
     def _learn(self, address: str, codes: Set[int | None]) -> None:
-        """Has other brokers come first where this one is silent or takes nothing, and its routes asked for again."""
-        if None in codes:
+        """Has other brokers come first where this one is silent or takes nothing, and its routes asked for again where
+        something is not as they say: a queue that is gone, a topic that was closed."""
+        if codes - STORED - _OUTAGES:
             self._routes.doubt(address)
         if codes & _COPY_LATE:
             log.warning("%s: stored, but not yet on disk or at the slave: codes %s", address, codes & _COPY_LATE)
@@ -167,6 +170,8 @@ class Sender(Generic[Outcome]):
             reason = refusal(answer.code, answer.remark)
             if answer.code in _OUTAGES or (stranger and answer.code == Code.NO_PERMISSION):
                 return Outage(reason, partial)
+            if _NO_QUEUE in answer.remark:
+                return Outage(reason, partial=True)
             return Refused(reason) if answer.code in _REFUSALS else Unknown(reason)
 
         return failure

@@ -16,6 +16,7 @@ from outbox.brokers.base import (
     Stored,
     Unknown,
 )
+from outbox.brokers.remoting.commands import Request
 from outbox.brokers.remoting.frames import Frame
 from outbox.clock import monotonic
 from outbox.identity import unique_ids
@@ -40,6 +41,8 @@ from tests.waiting import expect_soon
         (2, "[TIMEOUT_CLEAN_QUEUE]broker busy", Outage),
         (14, "service not available", Outage),
         (1, "unsafe memory access", Unknown),
+        (1, "request queueId[7] is illegal, TopicConfig [topicName=topic]", Outage),
+        (29, "request queueId[7] is illegal, TopicConfig [topicName=topic]", Outage),
         (999, "something new", Unknown),
     ],
 )
@@ -54,6 +57,22 @@ def test_what_an_answer_means(opened: Open, code: int, remark: str, outcome: typ
         assert got.half.handle == "5 1001"
     else:
         assert remark in got.reason
+
+
+def test_a_topic_that_has_lost_queues_stops_no_other_and_its_route_is_asked_for_anew(opened: Open) -> None:
+    # Given a topic that has fewer queues than the route said
+    server, broker = opened(on_send(lambda request: answer(request, 29, remark="request queueId[7] is illegal")))
+    # When halves are sent; Then that is the trouble of this topic alone
+    (outcome,) = broker.prepare([message()], timeout=10)
+    assert isinstance(outcome, Outage)
+    assert outcome.partial
+    # And its route is asked for again, long before it is old
+
+    def sent_and_asked() -> bool:
+        broker.prepare([message()], timeout=10)
+        return len(server.asked(Request.TOPIC_ROUTE)) > 1
+
+    expect_soon(sent_and_asked, "the route is asked for again")
 
 
 def test_a_half_is_sent_with_these_fields(opened: Open) -> None:
