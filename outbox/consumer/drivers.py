@@ -85,7 +85,7 @@ def begun(engine: Engine) -> Iterator[Connection]:
         if connection.dialect.name == "sqlite":
             if transaction_state(connection) is TransactionState.NONE:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
-        elif _commits_by_itself(connection):
+        elif commits_by_itself(connection.connection.driver_connection):
             raise NoTransaction("engine: it is in autocommit, so effect and inbox row could not be one; use another")
         try:
             yield connection
@@ -127,11 +127,11 @@ def lock_limit(lock_timeout: float) -> str:
     return f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}"
 
 
-def _commits_by_itself(connection: Connection) -> bool:
-    driver: Any = connection.connection.driver_connection
-    if connection.dialect.name in MYSQL_FAMILY:
+def commits_by_itself(driver: Any) -> bool:
+    """Whether a driver's connection is in autocommit."""
+    if hasattr(driver, "get_autocommit"):
         return bool(driver.get_autocommit())
-    return bool(driver.autocommit)
+    return bool(driver.autocommit)  # PostgreSQL's drivers, and MySQL's own
 
 
 def transaction_state(connection: Connection) -> TransactionState:
@@ -147,8 +147,10 @@ def state_of(driver: Any, dialect: str) -> TransactionState:
         return _PG_STATES.get(status, TransactionState.OPEN)
     if dialect == "sqlite":
         return TransactionState.OPEN if driver.in_transaction else TransactionState.NONE
+    # MySQL's own driver keeps the server's words to itself, and mysqlclient throws them away.
     status = getattr(driver, "server_status", _MYSQL_IN_TRANS)
-    return TransactionState.OPEN if status & _MYSQL_IN_TRANS else TransactionState.NONE
+    is_open = getattr(driver, "in_transaction", status & _MYSQL_IN_TRANS)
+    return TransactionState.OPEN if is_open else TransactionState.NONE
 
 
 def number_of(error: BaseException | None) -> int | None:
