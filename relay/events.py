@@ -4,9 +4,14 @@ Each method is called after its fact, in the thread that learned it. A subclass 
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from typing import Final
 
 from outbox.store.claims import Attempt
+from relay.flood import SECONDS, Flood
+
+#: Lines about single rows of one topic, of one kind, in ``SECONDS``.
+_ROWS: Final = 50
 
 
 class Events:
@@ -62,10 +67,14 @@ class Events:
 
 
 class LogEvents(Events):
-    """Facts as log lines: what an operator must act on is a warning or an error."""
+    """Facts as log lines: what an operator must act on is a warning or an error.
 
-    def __init__(self, logger: logging.Logger) -> None:
+    What happens to very many rows is told of the first ones, and then counted: rows know their reasons themselves.
+    """
+
+    def __init__(self, logger: logging.Logger, flood: Flood | None = None) -> None:
         self._log = logger
+        self._flood = flood or Flood()
 
     def claimed(self, attempts: Collection[Attempt]) -> None:
         """Debug, where there are any."""
@@ -85,11 +94,13 @@ class LogEvents(Events):
         """Warning, or error where the row is dead."""
         level = logging.ERROR if buried else logging.WARNING
         said = "dead; requeue it with `outbox requeue` once the cause is gone" if buried else "tried again later"
-        self._log.log(level, "refused row=%d topic=%s reason=%s: %s", attempt.row_id, attempt.topic, reason, said)
+        facts = (attempt.row_id, attempt.topic, reason, said)
+        self._of_many(("refused", attempt.topic, buried), level, "refused row=%d topic=%s reason=%s: %s", *facts)
 
     def unknown(self, attempt: Attempt, reason: str) -> None:
         """Information."""
-        self._log.info("unknown row=%d topic=%s reason=%s", attempt.row_id, attempt.topic, reason)
+        kind, facts = ("unknown", attempt.topic), (attempt.row_id, attempt.topic, reason)
+        self._of_many(kind, logging.INFO, "unknown row=%d topic=%s reason=%s", *facts)
 
     def outage(self, reason: str, pause: float) -> None:
         """Warning."""
@@ -101,7 +112,7 @@ class LogEvents(Events):
 
     def partial_outage(self, rows: int, reason: str) -> None:
         """Warning."""
-        self._log.warning("outage rows=%d reason=%s", rows, reason)
+        self._of_many(("outage", reason), logging.WARNING, "outage rows=%d reason=%s", rows, reason, most=1)
 
     def undecided(self, rows: int, error: BaseException) -> None:
         """Warning."""
@@ -125,7 +136,7 @@ class LogEvents(Events):
 
     def reconciled(self, row_id: int, what: str) -> None:
         """Information."""
-        self._log.info("reconciled row=%d %s", row_id, what)
+        self._of_many(("reconciled", what), logging.INFO, "reconciled row=%d %s", row_id, what)
 
     def purged(self, rows: int) -> None:
         """Information."""
@@ -134,3 +145,10 @@ class LogEvents(Events):
     def woken(self, row_ids: Sequence[int]) -> None:
         """Information."""
         self._log.info("lanes that did not go on: next rows=%s", row_ids)
+
+    def _of_many(self, kind: Hashable, level: int, text: str, *facts: object, most: int = _ROWS) -> None:
+        if (left_out := self._flood.admits(kind, most)) is None:
+            return
+        if left_out:
+            text, facts = f"{text} (%d lines like this were left out within %.0f s)", (*facts, left_out, SECONDS)
+        self._log.log(level, text, *facts)

@@ -1,0 +1,45 @@
+"""Keeps a log readable, and its disk free, where the same thing happens to very many rows."""
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from outbox.clock import monotonic
+
+#: Seconds for which lines of one kind are counted together.
+SECONDS: Final = 10.0
+#: Kinds that are told apart.
+_KINDS: Final = 1000
+
+
+@dataclass(slots=True)
+class _Count:
+    began: float
+    said: int = 0
+    left_out: int = 0
+
+
+class Flood:
+    """Lets the first lines of a kind by, and counts the others; thread-safe."""
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self._now = now
+        self._counts: dict[Hashable, _Count] = {}
+        self._lock = threading.Lock()
+
+    def admits(self, kind: Hashable, most: int) -> int | None:
+        """None: ``most`` lines of this kind were said in the last seconds; else how many were left out before it."""
+        now = self._now()
+        with self._lock:
+            count = self._counts.get(kind)
+            if count is None or now >= count.began + SECONDS:
+                if len(self._counts) >= _KINDS:
+                    self._counts.clear()
+                self._counts[kind] = _Count(now, said=1)
+                return 0 if count is None else count.left_out
+            if count.said < most:
+                count.said += 1
+                return 0
+            count.left_out += 1
+            return None

@@ -1,0 +1,72 @@
+"""What the relay's log says where the same thing happens to very many rows."""
+
+import logging
+import re
+from typing import cast
+
+import pytest
+
+from outbox.store.claims import Attempt
+from relay.events import LogEvents
+from relay.flood import SECONDS, Flood
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Row:
+    """Stands for an attempt."""
+
+    def __init__(self, row_id: int, topic: str) -> None:
+        self.row_id = row_id
+        self.topic = topic
+
+
+def attempt(row_id: int, topic: str = "payments") -> Attempt:
+    return cast(Attempt, Row(row_id, topic))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def events(clock: Clock, caplog: pytest.LogCaptureFixture) -> LogEvents:
+    caplog.set_level(logging.DEBUG)
+    return LogEvents(logging.getLogger("relay"), Flood(clock))
+
+
+def test_a_hundred_thousand_refusals_do_not_fill_the_log(
+    events: LogEvents, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a topic that nobody may write to; When each of very many rows is refused, and another topic's as well
+    for row_id in range(100_000):
+        events.refused(attempt(row_id), "code 16", buried=False)
+    events.refused(attempt(1, "refunds"), "code 16", buried=False)
+    events.refused(attempt(2), "code 16", buried=True)
+    # Then the first ones are told, and so is what is of another topic, or worse
+    assert 10 <= len(caplog.messages) <= 100
+    assert "topic=refunds" in caplog.messages[-2]
+    assert "dead" in caplog.messages[-1]
+    told = sum("topic=payments" in it and "dead" not in it for it in caplog.messages)
+    # When it goes on later; Then it is told again, and how many were not
+    clock.now += SECONDS
+    events.refused(attempt(3), "code 16", buried=False)
+    (left_out,) = re.findall(r"(\d+) lines like this were left out", caplog.messages[-1])
+    assert told + int(left_out) == 100_000
+
+
+def test_a_topic_that_is_closed_for_hours_is_told_of_now_and_then(
+    events: LogEvents, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3_600):
+        events.partial_outage(5, "topic payments: no queue is writable")
+        clock.now += 0.1
+    assert len(caplog.messages) <= 360 / SECONDS + 1
+    events.partial_outage(5, "topic refunds: no queue is writable")
+    assert "refunds" in caplog.messages[-1]
