@@ -116,7 +116,8 @@ def test_with_the_database_stopped_every_check_is_unknown_and_nothing_is_lost(ro
             server.restart()
             shop.wait("the half to be adopted", lambda: shop.states()[State.DELIVERED] == 1)
             assert shop.visible() == ["order-1"]
-            assert set(answers(shop, checkback, half)) == {"error", "commit"}
+            # Besides, UNKNOWN for another reason where it asks before the database is gone: the lease is not over
+            assert {"error", "commit"} <= set(answers(shop, checkback, half)) <= {"error", "commit", "unknown"}
             assert checkback.poll() is None
         finally:
             orphans.close()
