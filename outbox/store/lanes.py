@@ -213,18 +213,20 @@ def _heads(dialect: str, lanes: sa.Subquery) -> sa.Select[Any]:
     if dialect in MYSQL_FAMILY:
         named = sa.type_coerce(sa.func.unhex(named), outbox.c.open_lane.type)
 
-    def first(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    def first(which: sa.ColumnElement[bool], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """The first entry of the lane's index; MariaDB 11 would rather look for it row by row, in the order of ids."""
-        standing = sa.select(*columns).where(outbox.c.open_lane == named)
-        head = standing.order_by(outbox.c.open_lane, outbox.c.id).limit(1)
+        head = sa.select(*columns).where(which).order_by(outbox.c.open_lane, outbox.c.id).limit(1)
         return head.with_hint(outbox, "FORCE INDEX (ix_outbox_open_lane)", dialect) if dialect in MYSQL_FAMILY else head
 
     columns = (outbox.c.id, outbox.c.parked)
     if dialect == "postgresql":
-        head = first(*columns).lateral("head")
+        # So does PostgreSQL where it believes that many stand in a lane, but for an order that no other index has.
+        head = first(outbox.c.open_lane >= named, *columns, outbox.c.open_lane).lateral("head")
         found: Any = sa.select(lanes.c.lane, head.c.id, head.c.parked)
-        return found.select_from(lanes.outerjoin(head, sa.true()))  # type: ignore[no-any-return]
-    return sa.select(named.label("lane"), *(first(column).scalar_subquery().label(column.key) for column in columns))
+        return found.select_from(lanes.outerjoin(head, head.c.open_lane == named))  # type: ignore[no-any-return]
+    standing = outbox.c.open_lane == named
+    heads = (first(standing, column).scalar_subquery().label(column.key) for column in columns)
+    return sa.select(named.label("lane"), *heads)
 
 
 def _next_followers(dialect: str) -> sa.Select[int]:
