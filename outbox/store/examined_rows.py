@@ -85,9 +85,8 @@ class ExaminedRows:
     @staticmethod
     def _topics(connection: Connection) -> dict[str, Mode]:
         """Of the rows that are due first, of decided ones, and of recent ones."""
-        recent = outbox.c.id > sa.select(sa.func.max(outbox.c.id) - _RECENT).scalar_subquery()
         found: dict[str, Mode] = {}
-        for which, order in ((claimable(), _DUE), (unsettled(), _DUE), (recent, (outbox.c.id,))):
+        for which, order in ((claimable(), _DUE), (unsettled(), _DUE), (sa.true(), (outbox.c.id.desc(),))):
             rows = sa.select(outbox.c.topic, outbox.c.mode).where(which).order_by(*order).limit(_RECENT).subquery()
             for topic, mode in connection.execute(sa.select(rows.c.topic, rows.c.mode).distinct()):
                 if found.get(topic) is not Mode.TRANSACTIONAL:
