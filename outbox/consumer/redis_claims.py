@@ -78,7 +78,7 @@ _AWAY: Final = (
 #: What a script may not call has no code since Redis 7 (``scriptCall`` in its script.c), and another text in 7.2.
 _CANNOT_WRITE: Final = re.compile(
     r"(?:^|: -)(?:MISCONF|NOREPLICAS|BUSY|OOM|READONLY|NOPERM) "
-    r"|^The user executing the script can't |^ACL failure in script"
+    r"|(?:^|: )The user executing the script can't |^ACL failure in script"
 )
 
 
