@@ -37,7 +37,7 @@ from outbox.store.change import (
 )
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database, plan_freely
-from outbox.store.given import given, selecting
+from outbox.store.given import AnyText, given, selecting
 from outbox.store.lanes import HoldsLane, Lanes, always
 from outbox.store.lookback import MARGIN, not_before
 from outbox.store.next_due import NextDue
@@ -199,7 +199,7 @@ class _Changes:
 
 
 #: What the holder of a lease names.
-_HELD_COLUMNS: dict[str, type] = {"lease": str, "reason": str}
+_HELD_COLUMNS: dict[str, type] = {"lease": str, "reason": AnyText}
 
 
 def _holder(rows: Any) -> Any:

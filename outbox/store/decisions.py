@@ -36,6 +36,7 @@ from outbox.store.change import (
 from outbox.store.claims import Attempt
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
+from outbox.store.given import AnyText
 from outbox.store.lanes import HoldsLane, Lanes, always
 
 _log = logging.getLogger(__name__)
@@ -181,7 +182,7 @@ def _refuse(dialect: str) -> Change:
     return Change(
         dialect,
         sources_of(Move.BURY),
-        columns={**_ATTEMPT, "reason": str, "delay": float},
+        columns={**_ATTEMPT, "reason": AnyText, "delay": float},
         compare=own_attempt,
         values=lambda rows: _counted(rows) | again_after(rows.delay),
     )
@@ -191,7 +192,7 @@ def _bury(dialect: str) -> Ending:
     return Ending.of_move(
         dialect,
         Move.BURY,
-        columns={**_ATTEMPT, "reason": str, "holds": int},
+        columns={**_ATTEMPT, "reason": AnyText, "holds": int},
         compare=own_attempt,
         holds=lambda rows: rows.holds == 1,
         values=_counted,
@@ -202,7 +203,7 @@ def _return(dialect: str) -> Change:
     return Change(
         dialect,
         sources_of(Move.COMMIT),
-        columns={**_ATTEMPT, "delay": float, "adoptable": int, "reason": str},
+        columns={**_ATTEMPT, "delay": float, "adoptable": int, "reason": AnyText},
         compare=own_attempt,
         values=lambda rows: {
             "token": sa.case((rows.adoptable == 1, outbox.c.token), else_=earlier_token(rows)),

@@ -22,6 +22,7 @@ from outbox.store.change import Change, Ending, again_after, no_attempt, no_half
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.gauges import Figures, Gauges
+from outbox.store.given import AnyText
 from outbox.store.lanes import Lanes, lane_key_of_row
 from outbox.store.notifications import announce
 from outbox.store.open_groups import OpenGroups
@@ -187,7 +188,7 @@ def _cancel(dialect: str) -> Ending:
     return Ending.of_move(
         dialect,
         Move.CANCEL,
-        columns={"reason": str},
+        columns={"reason": AnyText},
         # Attempts that all ended without having sent anything leave no token: one that died, or got no answer, does.
         compare=lambda _: sa.or_(outbox.c.mode != Mode.PLAIN, outbox.c.token.is_(None)),
         # The moment of the cancel, from which retention counts.

@@ -12,7 +12,7 @@ from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions, Outcomes, Published, Refusal, Return, Winner
-from outbox.store.given import given
+from outbox.store.given import AnyText, given
 from outbox.verdict import RowView
 from tests.integration.rows import added, column, force, half_of, state_of
 
@@ -40,7 +40,7 @@ def expire(database: Database, row_id: int) -> None:
 )
 def test_a_statement_sees_the_rows_that_it_is_given(database: Database, words: list[str]) -> None:
     # Given rows with a number, a text and a fraction each
-    rows = given(database.dialect, {"id": int, "word": str, "part": float})
+    rows = given(database.dialect, {"id": int, "word": AnyText, "part": float})
     told = [(number, word, number / 8 - 1e-7) for number, word in enumerate(words, 2**40)]
     # When a statement reads them
     batch = rows.batch([dict(zip(("id", "word", "part"), row, strict=True)) for row in told])
