@@ -8,6 +8,7 @@ import logging
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,10 @@ _log = logging.getLogger(__name__)
 
 #: Seconds after which a client that says nothing is hung up on.
 _CLIENT_TIMEOUT: Final = 10.0
+#: Clients at once: more than any balancer keeps in store, since probes that are hung up on have a process restarted.
+_AT_ONCE: Final = 200
+#: Seconds after a client could not be let in.
+_REST: Final = 0.1
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -91,11 +96,38 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, answers: Mapping[str, Callable[[], _Answer]]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.answers = answers
+        self._places = threading.Semaphore(_AT_ONCE)
         super().__init__((host, port), _Probe)
 
     def server_bind(self) -> None:
         """Without the base class's question after the host's full name, which a silent name server holds up."""
         TCPServer.server_bind(self)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Without files to spare the client stays in front of the door, which must not keep a core busy."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_REST)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Hangs up where so many clients are there already: threads and files are the relay's."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Makes room again."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 -- the base class's
         """Balancers hang up in the middle, again and again: no traceback for each."""

@@ -5,8 +5,9 @@ import logging
 import re
 import socket
 import struct
+import threading
 from collections.abc import Iterator
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 import pytest
@@ -130,3 +131,27 @@ def test_a_client_that_hangs_up_is_no_fault(port: int, caplog: pytest.LogCapture
     expect_soon(lambda: any("failed" in it.message for it in caplog.records), "it is told", within=60)
     assert probed(port, "/livez")[0] == 200
     assert {it.levelno for it in caplog.records} == {logging.DEBUG}
+
+
+def test_clients_that_say_nothing_do_not_use_up_the_process(port: int) -> None:
+    # Given a process with its threads
+    before = threading.active_count()
+    # When very many clients connect and say nothing
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(400)]
+    try:
+        # Then those that are too many are hung up on, and the others take a few threads
+        assert idle[-1].recv(1) == b""
+        assert threading.active_count() - before <= 250
+    finally:
+        for client in idle:
+            client.close()
+    # When they are gone; Then probes are answered
+    expect_soon(lambda: answers(port), "probes are answered")
+
+
+def answers(port: int) -> bool:
+    """Whether a probe gets through."""
+    try:
+        return probed(port, "/livez")[0] == 200
+    except (OSError, HTTPException):
+        return False
