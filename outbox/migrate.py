@@ -18,6 +18,7 @@ from outbox.errors import SchemaError
 from outbox.shown import where
 from outbox.store.database import Database
 from outbox.store.patience import wait_for_ever
+from outbox.store.supported import oldest_of, server_of, shown
 
 #: A name of our own, so that the toolkit lives beside the application's revisions in one database.
 VERSION_TABLE = "outbox_schema_version"
@@ -28,9 +29,11 @@ _WAIT = 300
 def upgrade(database: Database) -> None:
     """Brings the schema to this version; does nothing where it is there already.
 
-    Several at once follow each other. ``SchemaError``: the database is at a revision of a newer version.
+    Several at once follow each other. ``SchemaError``: the database is at a revision of a newer version, or is itself
+    of a release that is too old.
     """
     with database.engine.begin() as connection, _alone(connection):
+        _refuse_old(connection)
         try:
             command.upgrade(_config(connection=connection), "head")
         except CommandError as error:
@@ -91,6 +94,14 @@ def check_on(connection: Connection) -> None:
         f"{where(connection.engine.url)} is at revision {at}, this version of the toolkit needs {head()}: run "
         "`outbox db upgrade` with it as OUTBOX_DATABASE_URL or --database-url"
     )
+
+
+def _refuse_old(connection: Connection) -> None:
+    """Tables that an old server takes are of no use: what the daemons say, it does not understand."""
+    name, release = server_of(connection)
+    if release and release < (oldest := oldest_of(name)):
+        at = where(connection.engine.url)
+        raise SchemaError(f"{at} is {name} {shown(release)}: the toolkit needs {name} {shown(oldest)} or newer")
 
 
 @contextmanager

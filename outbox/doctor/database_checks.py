@@ -8,6 +8,7 @@ from outbox.doctor import database_subjects as subject
 from outbox.doctor.findings import Finding, Level, Subject
 from outbox.store.examined_schema import SchemaFacts
 from outbox.store.examined_server import ClockFacts, ServerFacts
+from outbox.store.supported import oldest_of, shown
 
 DATABASE: Final = "database"
 #: Seconds between the clocks of database and host, to be told and to be mended.
@@ -48,6 +49,7 @@ def of_server(facts: ServerFacts, needed: int) -> Iterator[Finding]:
         yield subject.DATABASE_WRITABLE.problem(DATABASE, "takes no writes")
     else:
         yield subject.DATABASE_WRITABLE.ok(DATABASE, "takes writes")
+    yield from _release(*facts.server)
     if facts.dialect == "sqlite":
         yield from _sqlite(facts.settings)
         return
@@ -57,6 +59,12 @@ def of_server(facts: ServerFacts, needed: int) -> Iterator[Finding]:
         yield from _mysql(facts)
     else:
         yield from _postgresql(facts)
+
+
+def _release(name: str, release: tuple[int, ...]) -> Iterator[Finding]:
+    if release:
+        worst = Level.PROBLEM if release < oldest_of(name) else None
+        yield subject.DATABASE_RELEASE.judged(DATABASE, f"{name} {shown(release)}", worst)
 
 
 def _connections(facts: ServerFacts, needed: int) -> Iterator[Finding]:

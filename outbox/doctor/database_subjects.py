@@ -19,6 +19,11 @@ DATABASE_WRITABLE: Final = Subject(
     "this server takes no writes: it is a standby or a replica, so no row can be claimed or decided",
     "point OUTBOX_DATABASE_URL at the primary",
 )
+DATABASE_RELEASE: Final = Subject(
+    "database-release",
+    "this release of the database is older than the toolkit's statements need: some of them fail",
+    "use PostgreSQL 13, MariaDB 10.6, MySQL 8.0.16 or SQLite 3.35, or a newer release of one of them",
+)
 SCHEMA_REVISION: Final = Subject(
     "schema-revision",
     "the tables are missing, or of another version of the toolkit: its daemons refuse to start",

@@ -1,7 +1,7 @@
 """What ``outbox doctor`` reads of the database server: its settings, its limits, its clock."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from outbox.columns import MYSQL_FAMILY
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
+from outbox.store.supported import server_of
 
 _POSTGRESQL: Final = (
     "TimeZone",
@@ -60,6 +61,8 @@ class ServerFacts:
     #: Connections that this user may open in all, and those that are open now, whoever has them.
     allowed: int | None = None
     used: int | None = None
+    #: Its name and release; (): not told.
+    server: tuple[str, tuple[int, ...]] = ("", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +83,16 @@ class ExaminedServer:
         """Its settings and limits."""
         dialect = self._database.dialect
         with self._database.transaction() as connection:
-            if dialect == "postgresql":
-                return _postgresql(connection)
-            if dialect in MYSQL_FAMILY:
-                return _mysql(connection, dialect)
-            values = {name: str(connection.exec_driver_sql(f"PRAGMA {name}").scalar()) for name in _SQLITE}
-            return ServerFacts(dialect, values, read_only=False)
+            return replace(self._of(connection, dialect), server=server_of(connection))
+
+    @staticmethod
+    def _of(connection: Connection, dialect: str) -> ServerFacts:
+        if dialect == "postgresql":
+            return _postgresql(connection)
+        if dialect in MYSQL_FAMILY:
+            return _mysql(connection, dialect)
+        values = {name: str(connection.exec_driver_sql(f"PRAGMA {name}").scalar()) for name in _SQLITE}
+        return ServerFacts(dialect, values, read_only=False)
 
     def clock(self) -> ClockFacts:
         """Compared with this host's wall clock, half way between question and answer."""

@@ -58,6 +58,15 @@ def forgets_checks(database: Database) -> bool:
     return database.dialect == "mysql" and not dialect.is_mariadb and dialect.server_version_info < (8, 0, 16)
 
 
+def test_a_server_that_is_too_old_gets_no_tables(empty: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a release that is older than the oldest
+    monkeypatch.setattr("outbox.migrate.oldest_of", lambda _: (1000,))
+    # When the schema is asked for; Then it is refused, and told why
+    with pytest.raises(SchemaError, match=r"is \w+ [0-9.]+: the toolkit needs \w+ 1000 or newer"):
+        migrate.upgrade(empty)
+    assert revision_of(empty) is None
+
+
 def test_head_takes_every_state_and_mode_and_no_other(empty: Database) -> None:
     # Given a database at head / When rows are written past the toolkit
     migrate.upgrade(empty)

@@ -28,6 +28,7 @@ POSTGRESQL: Final = ServerFacts(
     replicas=0,
     allowed=97,
     used=10,
+    server=("PostgreSQL", (13, 0)),
 )
 MARIADB: Final = ServerFacts(
     "mariadb",
@@ -49,8 +50,11 @@ MARIADB: Final = ServerFacts(
     replicas=0,
     allowed=100,
     used=10,
+    server=("MariaDB", (10, 6, 0)),
 )
-SQLITE: Final = ServerFacts("sqlite", {"journal_mode": "wal", "synchronous": "2"}, read_only=False)
+SQLITE: Final = ServerFacts(
+    "sqlite", {"journal_mode": "wal", "synchronous": "2"}, read_only=False, server=("SQLite", (3, 35, 0))
+)
 HEAD: Final = SchemaFacts("0003", "0003")
 
 
@@ -62,7 +66,26 @@ def changed(facts: ServerFacts, settings: Mapping[str, str]) -> ServerFacts:
 def test_a_healthy_server_is_looked_at_and_nothing_is_found(facts: ServerFacts) -> None:
     findings = list(of_server(facts, needed=12))
     assert not_ok(findings) == {}
-    assert len(ids(findings)) == {"postgresql": 8, "mariadb": 8, "sqlite": 3}[facts.dialect]
+    assert len(ids(findings)) == {"postgresql": 9, "mariadb": 9, "sqlite": 4}[facts.dialect]
+
+
+@pytest.mark.parametrize(
+    ("facts", "release", "found"),
+    [
+        (POSTGRESQL, ("PostgreSQL", (12, 22)), {"database-release": Level.PROBLEM}),
+        (POSTGRESQL, ("PostgreSQL", (18, 6)), {}),
+        (MARIADB, ("MariaDB", (10, 5, 23)), {"database-release": Level.PROBLEM}),
+        (MARIADB, ("MariaDB", (11, 8, 9)), {}),
+        (MARIADB, ("MySQL", (5, 7, 44)), {"database-release": Level.PROBLEM}),
+        (MARIADB, ("MySQL", (8, 0, 15)), {}),
+        (MARIADB, ("MySQL", ()), {}),
+        (SQLITE, ("SQLite", (3, 34, 1)), {"database-release": Level.PROBLEM}),
+    ],
+)
+def test_a_release_that_is_too_old(
+    facts: ServerFacts, release: tuple[str, tuple[int, ...]], found: dict[str, Level]
+) -> None:
+    assert not_ok(list(of_server(replace(facts, server=release), needed=12))) == found
 
 
 @pytest.mark.parametrize(
