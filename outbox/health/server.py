@@ -92,6 +92,8 @@ class _Server(ThreadingHTTPServer):
     """Listens on an IPv4 or IPv6 address."""
 
     daemon_threads = True
+    #: Who comes while this many wait has to come again a second later, which is late for a probe.
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int, answers: Mapping[str, Callable[[], _Answer]]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET

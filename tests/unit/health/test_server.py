@@ -134,19 +134,29 @@ def test_a_client_that_hangs_up_is_no_fault(port: int, caplog: pytest.LogCapture
 
 
 def test_clients_that_say_nothing_do_not_use_up_the_process(port: int) -> None:
-    # Given a process with its threads
+    # Given a process with its threads; When very many clients connect and say nothing
     before = threading.active_count()
-    # When very many clients connect and say nothing
-    idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(400)]
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(300)]
+    idle[-1].settimeout(0.05)
+    most = threading.active_count()
     try:
-        # Then those that are too many are hung up on, and the others take a few threads
-        assert idle[-1].recv(1) == b""
-        assert threading.active_count() - before <= 250
+        # Then the last one, at least, is hung up on, and the others take so many threads at most
+        while not hung_up(idle[-1]):
+            most = max(most, threading.active_count())
+        assert most - before <= 200
     finally:
         for client in idle:
             client.close()
     # When they are gone; Then probes are answered
     expect_soon(lambda: answers(port), "probes are answered")
+
+
+def hung_up(client: socket.socket) -> bool:
+    """Whether the server has ended the connection."""
+    try:
+        return client.recv(1) == b""
+    except TimeoutError:
+        return False
 
 
 def answers(port: int) -> bool:
