@@ -9,8 +9,9 @@ from typing import Final
 from outbox.brokers.remoting import frames
 from outbox.brokers.remoting.commands import Code, Sign, refusal
 from outbox.brokers.remoting.connection import Closed, Connection, OnRequest
+from outbox.brokers.remoting.dialling import Dialling, is_name
 from outbox.brokers.remoting.frames import Frame
-from outbox.brokers.remoting.streams import Dial, dial
+from outbox.brokers.remoting.streams import Dial, Stream, dial
 from outbox.clock import monotonic
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class _Line:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     connection: Connection | None = None
+    #: The last try to reach a host by its name.
+    dialling: Dialling | None = None
     failures: int = 0
     #: Moment of ``outbox.clock.monotonic`` before which it is not dialled again.
     resting_until: float = 0.0
@@ -154,21 +157,28 @@ class Connections:
         if now < line.resting_until:
             raise Away(f"{address} is away; it is tried again in {line.resting_until - now:.1f} s")
         try:
-            connection = self._dialled(address, max(0.05, min(DIAL_TIMEOUT, until - now)))
+            connection = self._dialled(address, line, max(0.05, min(DIAL_TIMEOUT, until - now)))
         except (OSError, ValueError, RuntimeError) as problem:
             self._rest(line, monotonic())
             raise Away(f"{address}: {problem}") from problem
         line.failures = 0
         return connection
 
-    def _dialled(self, address: str, timeout: float) -> Connection:
+    def _dialled(self, address: str, line: _Line, timeout: float) -> Connection:
         """``RuntimeError`` where the system has no thread left for its reader."""
-        stream = self._dial(address, timeout)
+        stream = self._stream(address, line, timeout) if is_name(address) else self._dial(address, timeout)
         try:
             return Connection(address, stream, self._on_request)
         except RuntimeError:
             stream.release()
             raise
+
+    def _stream(self, address: str, line: _Line, timeout: float) -> Stream:
+        """To a name: one try at a time, however long its resolution takes."""
+        if line.dialling is not None and not line.dialling.is_over:
+            raise TimeoutError("its name is still being resolved")
+        line.dialling = Dialling(self._dial, address, timeout)
+        return line.dialling.stream(timeout)
 
     @staticmethod
     def _rest(line: _Line, now: float) -> None:
