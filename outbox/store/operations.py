@@ -166,11 +166,11 @@ class Operations:
         return left.ids
 
 
-def _by_id(which: Filter, after_id: int) -> sa.Select[Any]:
+def _by_id(which: Filter, after_id: int) -> Any:
     return sa.select(*_LISTED).where(outbox.c.id > after_id, *which.conditions()).order_by(outbox.c.id)
 
 
-def _of_state(which: Filter, after_id: int, dialect: str) -> sa.Select[Any]:
+def _of_state(which: Filter, after_id: int, dialect: str) -> Any:
     """By the index that leads to the rows of the state: a walk by id would pass millions of others before the first.
 
     PostgreSQL takes it for certain where the state is not one value but a range.
