@@ -26,7 +26,10 @@ from tests.services.postgres import Postgres
 from tests.services.require import require
 
 #: A user without the rights by which MariaDB's root writes in spite of ``read_only``.
-APPLICATION = "GRANT ALL ON {name}.* TO 'app'@'127.0.0.1' IDENTIFIED BY 'app'"
+APPLICATION = (
+    "CREATE USER IF NOT EXISTS 'app'@'127.0.0.1' IDENTIFIED BY 'app'",
+    "GRANT ALL ON {name}.* TO 'app'@'127.0.0.1'",
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +53,8 @@ def migrated(server_url: str, user: str = "") -> Iterator[Database]:
         database = Database(url, statement_timeout=5)
         migrate.upgrade(database)
         if user:
-            name = sa.make_url(url).database
-            execute(server_url, APPLICATION.format(name=name))
+            for statement in APPLICATION:
+                execute(server_url, statement.format(name=sa.make_url(url).database))
             database.close()
             database = Database(
                 sa.make_url(url).set(username=user, password=user).render_as_string(hide_password=False),
