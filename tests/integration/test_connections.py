@@ -104,3 +104,17 @@ def test_a_daemon_that_was_stopped_within_a_transaction_gives_its_locks_back(
         with pytest.raises(sa.exc.DBAPIError):
             stopped.exec_driver_sql("SELECT 1")
     database.close()
+
+
+def test_a_pooled_connection_is_made_anew_before_mysql_ends_it(mariadb: str) -> None:
+    # Given a database whose sessions MySQL ends after a second in which they ask nothing
+    database = Database(mariadb, statement_timeout=0.4)
+
+    def session() -> int:
+        with database.look() as connection:
+            return int(connection.exec_driver_sql("SELECT connection_id()").scalar_one())
+
+    first = session()
+    # When time passes; Then another session comes from the pool, and nobody meets one that is over
+    expect_soon(lambda: session() != first, "the pool has made another", within=60)
+    database.close()
