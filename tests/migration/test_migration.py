@@ -52,12 +52,6 @@ def statements(script: str) -> list[str]:
     return [statement.strip() for statement in without_comments.split(";\n") if statement.strip()]
 
 
-def forgets_checks(database: Database) -> bool:
-    """Whether the server takes CHECKs and enforces none."""
-    dialect: Any = database.engine.dialect
-    return database.dialect == "mysql" and not dialect.is_mariadb and dialect.server_version_info < (8, 0, 16)
-
-
 def test_a_server_that_is_too_old_gets_no_tables(empty: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a release that is older than the oldest
     monkeypatch.setattr("outbox.migrate.oldest_of", lambda _: (1000,))
@@ -74,8 +68,6 @@ def test_head_takes_every_state_and_mode_and_no_other(empty: Database) -> None:
         insert(empty, f"in {state}", state=state)
     for mode in Mode:
         insert(empty, f"as {mode}", mode=mode)
-    if forgets_checks(empty):
-        pytest.skip("MySQL before 8.0.16 forgets CHECKs")
     # Then the database itself refuses what the lifecycle does not know
     for wrong in ("", "Pending", "PENDING", "sent"):
         with pytest.raises(DBAPIError):
