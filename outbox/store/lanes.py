@@ -62,6 +62,8 @@ _ADVISORY: Final = sa.text("SELECT pg_advisory_xact_lock(:purpose, :slot)")
 _ADVISORY_ALL: Final = sa.text(
     "SELECT pg_advisory_xact_lock(:purpose, slot) FROM unnest(CAST(:slots AS integer[])) AS it (slot)"
 )
+#: The order of the index of lanes.
+_PLACE: Final[tuple[sa.ColumnElement[Any], ...]] = (outbox.c.open_lane, outbox.c.id)
 #: An exclusive lock on the slot's row, whether it is there already or not, and nothing written if it is.
 _SLOT: Final = "INSERT INTO outbox_lane (slot) VALUES (:slot) ON DUPLICATE KEY UPDATE slot = slot"
 _SLOTS: Final = sa.text(
@@ -215,7 +217,7 @@ def _heads(dialect: str, lanes: sa.Subquery) -> sa.Select[Any]:
 
     def first(which: sa.ColumnElement[bool], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """The first entry of the lane's index; MariaDB 11 would rather look for it row by row, in the order of ids."""
-        head = sa.select(*columns).where(which).order_by(outbox.c.open_lane, outbox.c.id).limit(1)
+        head = sa.select(*columns).where(which).order_by(*_PLACE).limit(1)
         return head.with_hint(outbox, "FORCE INDEX (ix_outbox_open_lane)", dialect) if dialect in MYSQL_FAMILY else head
 
     columns = (outbox.c.id, outbox.c.parked)
@@ -233,8 +235,12 @@ def _next_followers(dialect: str) -> sa.Select[int]:
     """Rows of ``:lane`` behind ``:last``, which is behind its head, that nobody leases and nobody has locked."""
     lane: sa.ColumnElement[Any] = sa.bindparam("lane", type_=outbox.c.open_lane.type)
     last = sa.bindparam("last", type_=outbox.c.id.type)
-    rows = sa.select(outbox.c.id).where(outbox.c.open_lane == lane, outbox.c.id > last, claimable(), due())
-    rows = rows.order_by(outbox.c.id).limit(_PARKED_AT_ONCE).with_for_update(skip_locked=True)
+    behind: sa.ColumnElement[bool] = sa.and_(outbox.c.open_lane == lane, outbox.c.id > last)
+    place = _PLACE[1:]
+    if dialect not in MYSQL_FAMILY:  # as in ``_heads``: an equality leaves the id alone of an order by lane and id
+        behind, place = sa.and_(sa.tuple_(*_PLACE) > sa.tuple_(lane, last), outbox.c.open_lane <= lane), _PLACE
+    rows = sa.select(outbox.c.id).where(behind, claimable(), due())
+    rows = rows.order_by(*place).limit(_PARKED_AT_ONCE).with_for_update(skip_locked=True)
     return rows.with_hint(outbox, "FORCE INDEX (ix_outbox_open_lane)", dialect) if dialect in MYSQL_FAMILY else rows
 
 

@@ -442,6 +442,21 @@ def test_rows_without_a_lane_cost_no_statement(database: Database) -> None:
     assert statements_of(LANE) == without + more
 
 
+def test_what_follows_in_a_lane_is_found_in_the_index_of_lanes(database: Database) -> None:
+    # Given a lane with a decided head, in which, as the statistics have it, every row stands, and others behind it
+    head = added(database, lane="a")[0]
+    added(database, 300, lane="a")
+    analyze(database)
+    added(database, 300)
+    force(database, head, state=State.COMMITTED)
+    # When a claim meets it, and looks what else there is to park
+    with planned(database) as plans:
+        claimed(database, 100)
+    # Then rows of no lane are not read for it
+    looks = {how for text, how in plans.reads if text.startswith("SELECT outbox.id FROM outbox ")}
+    assert looks == {"ix_outbox_open_lane"}
+
+
 @pytest.mark.parametrize("statistics", ["stale", "of one lane", "fresh"])
 def test_the_head_of_a_lane_is_one_entry_of_one_index(database: Database, statistics: str) -> None:
     # Given a lane that many stand in, and many that stand in none
