@@ -6,9 +6,9 @@ from sqlalchemy.engine import Connection
 
 from outbox.columns import MYSQL_FAMILY
 
-#: The oldest release of each, by the name that people know it under. MariaDB and MySQL: the first with JSON_TABLE;
-#: SQLite: with RETURNING; PostgreSQL: the oldest that the tests have run on.
-_OLDEST: Final = {"PostgreSQL": (13,), "MariaDB": (10, 6), "MySQL": (8, 0), "SQLite": (3, 35)}
+#: The oldest release of each, by the name that people know it under. MariaDB: the first with JSON_TABLE; MySQL: with
+#: CHECK; SQLite: with RETURNING; PostgreSQL: the oldest that the tests have run on.
+_OLDEST: Final = {"PostgreSQL": (13,), "MariaDB": (10, 6), "MySQL": (8, 0, 16), "SQLite": (3, 35)}
 
 
 def server_of(connection: Connection) -> tuple[str, tuple[int, ...]]:
