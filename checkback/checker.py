@@ -8,6 +8,7 @@ from outbox.brokers.base import Answer, Check
 from outbox.commits import Commits
 from outbox.envelope import Envelopes
 from outbox.lifecycle import Verdict
+from outbox.shown import cause
 from outbox.store.commit_leases import CommitLeases, Holding
 from outbox.verdict import HalfView, Next, Step, after_commit, verdict
 
@@ -44,7 +45,7 @@ class Checker:
         try:
             self._answer(check, answer)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the half must live on
-            self._log.warning("check unanswered half=%s error=%s", check.half.half_id, error)
+            self._log.warning("check unanswered half=%s error=%s", check.half.half_id, cause(error))
             self._say(check, answer, Verdict.UNKNOWN, until, "error")
 
     def _answer(self, check: Check, answer: Answer) -> None:

@@ -10,8 +10,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from checkback.checker import Checker
 from outbox.brokers.base import Answer, Broker, Check
-from outbox.health.vitals import Vitals, cause
+from outbox.health.vitals import Vitals
 from outbox.identity import fresh_token
+from outbox.shown import cause
 from outbox.store.identity import Identity
 from outbox.store.operations import Operations
 
@@ -79,7 +80,7 @@ class Listener:
                 return False
             self._identity.beat(self._name, self._gap)
         except Exception as error:  # noqa: BLE001 -- the loop must outlive whatever happens in one turn
-            self._log.warning("check-back turn failed, it is tried again: %s", error)
+            self._log.warning("check-back turn failed, it is tried again: %s", cause(error))
             self._vitals.lacks(CHECKS, cause(error))
             return False
         self._vitals.has(CHECKS)
@@ -107,4 +108,4 @@ class Listener:
         try:
             self._identity.leave(self._name)
         except SQLAlchemyError as error:
-            self._log.info("heartbeat left behind: %s", error)
+            self._log.info("heartbeat left behind: %s", cause(error))

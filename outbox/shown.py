@@ -1,4 +1,4 @@
-"""How the address of a database is shown: without what opens it."""
+"""How a database's address and its errors are shown: in one line, without what opens it and without what is in it."""
 
 from sqlalchemy.engine import URL
 
@@ -7,6 +7,11 @@ def where(url: URL) -> str:
     """Driver, user, host and name; drivers take passwords among the options too, so these are left out."""
     shown = url.set(host=_host(url), query={})
     return shown.render_as_string(hide_password=True)
+
+
+def cause(error: BaseException) -> str:
+    """What the driver said where SQLAlchemy has wrapped it: without the statement and its parameters."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
 def without_secrets(text: str, url: URL) -> str:

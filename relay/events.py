@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Hashable, Sequence
 from typing import Final
 
+from outbox.shown import cause
 from outbox.store.claims import Attempt
 from relay.flood import SECONDS, Flood
 
@@ -116,7 +117,7 @@ class LogEvents(Events):
 
     def undecided(self, rows: int, error: BaseException) -> None:
         """Warning."""
-        self._log.warning("undecided rows=%d error=%s", rows, error)
+        self._log.warning("undecided rows=%d error=%s", rows, cause(error))
 
     def lease_lost(self, rows: int) -> None:
         """Warning."""
@@ -128,11 +129,11 @@ class LogEvents(Events):
 
     def claim_failed(self, error: BaseException) -> None:
         """Warning."""
-        self._log.warning("claim failed, the database may be away: %s", error)
+        self._log.warning("claim failed, the database may be away: %s", cause(error))
 
     def work_failed(self, name: str, error: BaseException) -> None:
         """Warning."""
-        self._log.warning("%s failed, the database may be away: %s", name, error)
+        self._log.warning("%s failed, the database may be away: %s", name, cause(error))
 
     def reconciled(self, row_id: int, what: str) -> None:
         """Information."""

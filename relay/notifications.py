@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from outbox.identity import fresh_token
+from outbox.shown import cause
 from outbox.store.database import Database
 from outbox.store.notifications import CHANNEL, SLEEP_LOCK, VACANT
 from outbox.store.patience import PatientConnection
@@ -123,7 +124,7 @@ class Notifications:
         try:
             self._connection = self._listening()
         except (SQLAlchemyError, psycopg.Error) as error:
-            self._broken(error)
+            self._broken(cause(error))
             return
         self._send()
 
@@ -149,7 +150,7 @@ class Notifications:
             with self._database.look() as connection:
                 connection.execute(sa.select(sa.func.pg_notify(CHANNEL, self._beat).is_(None)))
         except SQLAlchemyError as error:
-            self._broken(error)
+            self._broken(cause(error))
             return
         self._sent = self._now()
 
@@ -162,7 +163,7 @@ class Notifications:
             while (notification := self._connection.pgconn.notifies()) is not None:
                 self._note(notification.extra.decode())
         except psycopg.Error as error:
-            self._broken(error)
+            self._broken(cause(error))
 
     def _note(self, payload: str) -> None:
         if not payload:
@@ -195,9 +196,9 @@ class Notifications:
             try:
                 self._connection.execute("UNLISTEN *")
             except psycopg.Error as error:
-                _log.info("notifications: %s", error)
+                _log.info("notifications: %s", cause(error))
 
-    def _broken(self, why: object) -> None:
+    def _broken(self, why: str) -> None:
         self.close()
         pause = self._retry.grow()
         self._next = self._now() + pause
@@ -210,6 +211,6 @@ class Notifications:
         try:
             row = self._connection.execute(query.encode()).fetchone()
         except psycopg.Error as error:
-            self._broken(error)
+            self._broken(cause(error))
             return False
         return row is not None and bool(row[0])

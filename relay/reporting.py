@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from outbox.health.metrics import Metrics
-from outbox.health.vitals import Vitals, cause
+from outbox.health.vitals import Vitals
+from outbox.shown import cause
 from outbox.store.claims import Attempt
 from relay.events import Events
 

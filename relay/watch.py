@@ -8,7 +8,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outbox.brokers.base import Broker
 from outbox.health.pulse import Pulse
-from outbox.health.vitals import Vitals, cause
+from outbox.health.vitals import Vitals
+from outbox.shown import cause
 from relay.breaker import Breaker
 from relay.reporting import BROKER, DATABASE
 

@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from outbox.clock import monotonic
 from outbox.health.metrics import Metrics
 from outbox.lifecycle import State
+from outbox.shown import cause
 from outbox.store.gauges import Figures
 
 _log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class FreshFigures:
         try:
             figures = self._read()
         except SQLAlchemyError as error:
-            _log.info("no figures: %s", error)
+            _log.info("no figures: %s", cause(error))
         finally:
             with self._lock:
                 self._figures, self._due, self._asking = figures, self._now() + _FRESH, None

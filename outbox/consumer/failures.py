@@ -1,10 +1,9 @@
 """From an exception to an outcome."""
 
-from sqlalchemy.exc import DBAPIError
-
 from outbox.consumer.drivers import is_outage
 from outbox.consumer.errors import CommittedEarly, LostMeanwhile, Permanent, StoreAway
 from outbox.consumer.outcome import Outcome, Park, Retry
+from outbox.shown import cause
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -22,5 +21,4 @@ def outcome_of(error: BaseException) -> Outcome:
 
 def said(error: BaseException) -> str:
     """The error in one line: its class and its first words. Statements and their parameters stay out of it."""
-    text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-    return f"{type(error).__name__}: {' '.join(text.split())}"[:500]
+    return f"{type(error).__name__}: {cause(error)}"[:500]

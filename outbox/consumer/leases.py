@@ -9,6 +9,7 @@ from outbox.clock import monotonic
 from outbox.consumer.claims import Claim
 from outbox.consumer.errors import LeaseLost
 from outbox.consumer.forks import anew_in_children
+from outbox.shown import cause
 
 log = logging.getLogger(__name__)
 
@@ -135,4 +136,4 @@ class Keeper:
         try:
             lease.renew()
         except Exception as error:  # noqa: BLE001 -- the store may be back before the lease is over
-            log.warning("lease not renewed, tried again until it is over: %s", error)
+            log.warning("lease not renewed, tried again until it is over: %s", cause(error))

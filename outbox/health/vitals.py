@@ -21,11 +21,6 @@ class Need:
     since: float
 
 
-def cause(error: BaseException) -> str:
-    """What the driver said, where SQLAlchemy has wrapped it: without statement and parameters."""
-    return str(getattr(error, "orig", error)).strip()
-
-
 class Vitals:
     """Thread-safe. Live: no loop is stalled. Ready: that, every loop runs, and every need is fulfilled."""
 

@@ -19,6 +19,7 @@ from outbox.clock import monotonic
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
 from outbox.message import BODY_BYTES, Mode
+from outbox.shown import cause
 from outbox.store.change import Change, own_attempt, seconds
 from outbox.store.clock import utc_after
 from outbox.store.database import Database
@@ -111,7 +112,7 @@ class Claims:
                     behind = self._lanes.park(connection, behind, fresh, len(rows))
                 parked = len(behind)
             except SQLAlchemyError as error:
-                _log.warning("%d rows behind the heads of their lanes are not parked: %s", len(behind), error)
+                _log.warning("%d rows behind the heads of their lanes are not parked: %s", len(behind), cause(error))
         return [_attempt(row, fresh) for row in rows if row[0] not in behind], parked
 
     def renew(self, attempts: Iterable[Attempt], lease: float) -> set[int]:

@@ -20,6 +20,7 @@ from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
 from outbox.message import Mode
 from outbox.schema import REASON_LENGTH, outbox
+from outbox.shown import cause
 from outbox.store.change import (
     Change,
     Ending,
@@ -140,7 +141,7 @@ class Decisions:
             try:
                 committed |= self._write(left, commit_lease)[0]
             except SQLAlchemyError as error:
-                _log.warning("rows that another transaction held are left to their leases: %s", error)
+                _log.warning("rows that another transaction held are left to their leases: %s", cause(error))
         return committed
 
     def _write(self, outcomes: Outcomes, commit_lease: float) -> tuple[set[int], set[int]]:

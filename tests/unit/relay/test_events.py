@@ -5,6 +5,7 @@ import re
 from typing import cast
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from outbox.store.claims import Attempt
 from relay.events import LogEvents
@@ -70,3 +71,20 @@ def test_a_topic_that_is_closed_for_hours_is_told_of_now_and_then(
     assert len(caplog.messages) <= 360 / SECONDS + 1
     events.partial_outage(5, "topic refunds: no queue is writable")
     assert "refunds" in caplog.messages[-1]
+
+
+def test_what_a_database_said_is_one_line_without_the_statement(
+    events: LogEvents, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a statement that failed, with what it was given
+    said = Exception("canceling statement\ndue to statement timeout")
+    error = DBAPIError("UPDATE outbox SET token = :token", {"token": "secret"}, said)
+    # When each of the relay's steps tells of it
+    events.claim_failed(error)
+    events.undecided(3, error)
+    events.work_failed("retention", error)
+    # Then lines can be counted and read, and nothing of the rows is among them
+    for line in caplog.messages:
+        assert line.endswith("canceling statement due to statement timeout")
+        assert "\n" not in line
+    assert len(caplog.messages) == 3
