@@ -198,16 +198,16 @@ def network(redis_server: str) -> Iterator[Proxy]:
     proxy.close()
 
 
-def behind(network: Proxy, name: str, handler: Handler) -> RedisInbox:
+def behind(network: Proxy, name: str, handler: Handler, lease: float = 1.0) -> RedisInbox:
     """A consumer that waits for Redis' answers for a short time, each question being asked once."""
     client = Redis(port=network.address[1], socket_timeout=0.3, retry=Again(NoBackoff(), 0))
-    return consumer(client, name, handler, lease=1.0)
+    return consumer(client, name, handler, lease=lease)
 
 
 def test_a_claim_whose_answer_was_lost_is_nobody_s_until_its_lease_is_over(network: Proxy, name: str) -> None:
     # Given a claim that Redis has carried out, while the consumer hears nothing
     work = Work()
-    inbox = behind(network, name, work)
+    inbox = behind(network, name, work, lease=3.0)
     inbox.forget("another")
     network.swallow_answers()
     outcome = inbox.process(RECEIVED)
