@@ -39,7 +39,7 @@ from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database, plan_freely
 from outbox.store.given import AnyText, given, selecting
 from outbox.store.lanes import HoldsLane, Lanes, always
-from outbox.store.lookback import MARGIN, not_before
+from outbox.store.lookback import BACK, MARGIN, within_look
 from outbox.store.next_due import NextDue
 from outbox.store.notifications import announce
 from outbox.verdict import RowView
@@ -89,7 +89,7 @@ class CommitLeases:
         self._held = selecting(database.dialect, self._given.table, *_HELD, utc_now().label("now"))
         self._due = (
             sa.select(outbox.c.id, outbox.c.half_id)
-            .where(unsettled(), not_before("back"))
+            .where(unsettled(), within_look())
             .where(outbox.c.available_at <= utc_after(sa.bindparam("since", type_=sa.Float())))
             .order_by(outbox.c.available_at, outbox.c.id)
             .limit(sa.bindparam("rows"))
@@ -125,9 +125,9 @@ class CommitLeases:
         if over_in is None or over_in > -overdue:
             return []
         with self._database.transaction(index_order=True) as connection:
-            # What lies before the row that was seen has ended.
-            rows = {"rows": limit, "since": -overdue, "back": MARGIN - over_in}
-            due = connection.execute(self._due, rows).all()
+            # From the row that was seen on: before it there are only entries of rows that have ended.
+            told = {"rows": limit, "since": -overdue, BACK: MARGIN - over_in}
+            due = connection.execute(self._due, told).all()
             plan_freely(connection)
             return self._take(connection, [(row.id, row.half_id) for row in due], lease)
 

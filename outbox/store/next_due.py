@@ -3,16 +3,14 @@
 It locks nothing, and on PostgreSQL no transaction stands around it. A claim would be four round trips.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
 from outbox.schema import claimable, outbox, unsettled
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
-from outbox.store.lookback import Lookback, not_before
-
-_BACK: Final = "back"
+from outbox.store.lookback import BACK, Lookback, within_look
 
 
 class NextDue:
@@ -37,14 +35,14 @@ class _Head:
 
     def __init__(self, condition: sa.ColumnElement[bool]) -> None:
         columns = (outbox.c.available_at, utc_now().label("now"))
-        rows = sa.select(*columns).where(condition, not_before(_BACK))
+        rows = sa.select(*columns).where(condition, within_look())
         self._first: Any = rows.order_by(outbox.c.available_at, outbox.c.id).limit(1)
         self._lookback = Lookback()
 
     def seconds(self, database: Database) -> float | None:
         """Until it is due."""
-        with self._lookback.look() as look, database.look() as connection:
-            found = connection.execute(self._first, {_BACK: look.seconds}).one_or_none()
+        with database.look() as connection, self._lookback.look() as look:
+            found = connection.execute(self._first, {BACK: look.seconds}).one_or_none()
             if found is not None:
                 look.ended_at(found.available_at, found.now)
         return None if found is None else float((found.available_at - found.now).total_seconds())

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -14,7 +14,7 @@ from outbox.schema import claimable, outbox
 from outbox.store.change import due, seconds
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.given import given, selecting, updating
-from outbox.store.lookback import Look, Lookback, not_before
+from outbox.store.lookback import BACK, Look, Lookback, within_look
 
 #: What is read of a row, in this order.
 _CLAIMED = (
@@ -32,9 +32,6 @@ _CLAIMED = (
     outbox.c.token,
 )
 
-#: How far back a claim looks, in seconds.
-_BACK: Final = "back"
-
 #: Leases rows and reads them; the rows' columns are those of ``_CLAIMED``.
 Take = Callable[[Connection, Mapping[str, Any], Look], list[Any]]
 
@@ -44,23 +41,24 @@ class Taking:
 
     def __init__(self, dialect: str) -> None:
         take = _take_at_once if dialect == "postgresql" else partial(_TakeInSteps, dialect)
-        self._whole: Take = take(from_there=False)
-        #: Begins where it is told, and says how far it came: more than a claim needs otherwise.
-        self._from_there: Take = take(from_there=True)
+        self._whole: Take = take(bounded=False)
+        #: Begins where the lookback says, and tells how far it came. The moments for that cost each claim a little, so
+        #: there are two statements.
+        self._bounded: Take = take(bounded=True)
 
     def take(self, connection: Connection, parameters: Mapping[str, Any], lookback: Lookback) -> list[Any]:
         """Leases up to ``rows`` rows of at most ``bytes``, one at least, for ``seconds`` under the id ``fresh``; their
         columns begin with ``_CLAIMED``."""
-        take = self._from_there if lookback.matters else self._whole
+        take = self._bounded if lookback.matters else self._whole
         with lookback.look() as look:
             return take(connection, parameters, look)
 
 
-def _candidates(*, from_there: bool) -> Any:
+def _candidates(*, bounded: bool) -> Any:
     """Due rows and their sizes, oldest first, locked; rows that another transaction holds are skipped."""
     size = sa.func.length(outbox.c.payload).label("size")
     rows = sa.select(outbox.c.id, outbox.c.available_at, size).where(claimable(), due())
-    rows = rows.where(not_before(_BACK)) if from_there else rows
+    rows = rows.where(within_look()) if bounded else rows
     ordered = rows.order_by(outbox.c.available_at, outbox.c.id)
     return ordered.limit(sa.bindparam("rows")).with_for_update(skip_locked=True)
 
@@ -75,9 +73,9 @@ def _leased() -> dict[str, Any]:
     }
 
 
-def _take_at_once(*, from_there: bool) -> Take:
+def _take_at_once(*, bounded: bool) -> Take:
     """One statement, for PostgreSQL."""
-    found = _candidates(from_there=from_there).cte("candidates")
+    found = _candidates(bounded=bounded).cte("candidates")
     order = (found.c.available_at, found.c.id)
     measured = sa.select(
         found.c.id,
@@ -88,15 +86,15 @@ def _take_at_once(*, from_there: bool) -> Take:
     fits = sa.or_(measured.c.total <= sa.bindparam("bytes"), measured.c.place == 1)
     chosen = sa.select(measured.c.id, measured.c.available_at, measured.c.place).where(fits).cte("chosen")
     take = outbox.update().where(outbox.c.id == chosen.c.id).values(**_leased())
-    moments = (chosen.c.available_at, utc_now()) if from_there else ()
+    moments = (chosen.c.available_at, utc_now()) if bounded else ()
     statement = take.returning(*_CLAIMED, chosen.c.place, *moments)
     by_place = itemgetter(len(_CLAIMED))
 
     def taken(connection: Connection, parameters: Mapping[str, Any], look: Look) -> list[Any]:
         """The leased rows, oldest first."""
-        told = {_BACK: look.seconds} if from_there else {}
+        told = {BACK: look.seconds} if bounded else {}
         rows = sorted(connection.execute(statement, {**parameters, **told}).all(), key=by_place)
-        _note_end(look, rows[-1][-2:] if rows and from_there else None, some=bool(rows))
+        _note_end(look, rows[-1][-2:] if rows and bounded else None, some=bool(rows))
         return rows
 
     return taken
@@ -106,11 +104,11 @@ class _TakeInSteps:
     """Candidates, lease and look in three statements, where UPDATE cannot return what it joined; SQLite's returns what
     it wrote, which spares the look."""
 
-    def __init__(self, dialect: str, *, from_there: bool) -> None:
-        self._given, candidates = given(dialect, {"id": int}), _candidates(from_there=from_there)
+    def __init__(self, dialect: str, *, bounded: bool) -> None:
+        self._given, candidates = given(dialect, {"id": int}), _candidates(bounded=bounded)
         chosen = self._given.table
-        self._from_there = from_there
-        moments = (outbox.c.available_at, utc_now().label("now")) if from_there else ()
+        self._bounded = bounded
+        moments = (outbox.c.available_at, utc_now().label("now")) if bounded else ()
         self._candidates = candidates.with_only_columns(outbox.c.id, candidates.selected_columns["size"], *moments)
         lease = updating(dialect, chosen, _leased())
         returns = dialect == "sqlite"
@@ -119,10 +117,10 @@ class _TakeInSteps:
 
     def __call__(self, connection: Connection, parameters: Mapping[str, Any], look: Look) -> list[Any]:
         """The leased rows, oldest first."""
-        told = {_BACK: look.seconds} if self._from_there else {}
+        told = {BACK: look.seconds} if self._bounded else {}
         found = connection.execute(self._candidates, {"rows": parameters["rows"], **told}).all()
         chosen = _within(parameters["bytes"], found)
-        last = found[len(chosen) - 1][-2:] if chosen and self._from_there else None
+        last = found[len(chosen) - 1][-2:] if chosen and self._bounded else None
         _note_end(look, last, some=bool(chosen))
         if not chosen:
             return []
@@ -134,7 +132,8 @@ class _TakeInSteps:
 
 
 def _note_end(look: Look, last: Any, *, some: bool) -> None:
-    """How far the look came: all that is due, if it found nothing; else to the last row, if its moments are told."""
+    """How far the look came: past all that is due, if it found nothing (not ``some``); else to the last row, whose
+    ``available_at`` and moment only the bounded statement tells (``last``)."""
     if last is not None:
         look.ended_at(*last)
     elif some:

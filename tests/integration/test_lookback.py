@@ -107,18 +107,38 @@ def test_a_look_that_does_not_know_where_it_ended_is_followed_by_one_from_the_be
         assert look.seconds > timedelta(days=10_000).total_seconds()
 
 
-def test_an_outage_is_no_reason_to_look_less_far_back() -> None:
-    clock = Clock(0.0)
-    lookback = Lookback(clock)
-    # Given a look that failed after a long time
+def failing(lookback: Lookback, clock: Clock, after: float) -> None:
+    """A look that fails so many seconds after it began."""
 
-    def hang() -> None:
-        """For longer than anybody waits."""
-        clock.now += 25
+    def ask() -> None:
+        clock.now += after
         raise ConnectionError
 
     with pytest.raises(ConnectionError), lookback.look():
-        hang()
-    # Then the next one goes from the beginning
+        ask()
+
+
+def test_a_look_that_fails_at_once_is_no_reason_to_look_less_far_back() -> None:
+    clock = Clock(0.0)
+    lookback = Lookback(clock)
+    # Given a database that refuses whatever it is asked; When it is back
+    failing(lookback, clock, LONG / 2)
+    # Then the next look goes from the beginning
     with lookback.look() as look:
         assert look.seconds > timedelta(days=10_000).total_seconds()
+
+
+def test_a_relay_that_never_gets_through_to_the_end_looks_at_what_comes() -> None:
+    clock = Clock(0.0)
+    lookback = Lookback(clock)
+    # Given a relay that was just started, and a time-out that ends its look from the beginning
+    failing(lookback, clock, 10)
+    # When it looks again; Then it does so from where that one began, and takes what came since
+    clock.now += 1
+    with lookback.look() as look:
+        assert look.seconds == 10 + 1 + MARGIN
+    # When another one from the beginning fails as well; Then the looks after it go on from where they were
+    clock.now += 5
+    failing(lookback, clock, 10)
+    with lookback.look() as look:
+        assert look.seconds == 10 + 5 + MARGIN
