@@ -18,7 +18,7 @@ from outbox.errors import SchemaError
 from outbox.shown import where
 from outbox.store.database import Database
 from outbox.store.patience import wait_for_ever
-from outbox.store.supported import oldest_of, server_of, shown
+from outbox.store.supported import dotted, oldest_of, server_of
 
 #: A name of our own, so that the toolkit lives beside the application's revisions in one database.
 VERSION_TABLE = "outbox_schema_version"
@@ -97,11 +97,11 @@ def check_on(connection: Connection) -> None:
 
 
 def _refuse_old(connection: Connection) -> None:
-    """Tables that an old server takes are of no use: what the daemons say, it does not understand."""
+    """An old server may take the tables, but not the daemons' statements: better to say so before there are any."""
     name, release = server_of(connection)
     if release and release < (oldest := oldest_of(name)):
         at = where(connection.engine.url)
-        raise SchemaError(f"{at} is {name} {shown(release)}: the toolkit needs {name} {shown(oldest)} or newer")
+        raise SchemaError(f"{at} is {name} {dotted(release)}: the toolkit needs {name} {dotted(oldest)} or newer")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from outbox.doctor import database_subjects as subject
 from outbox.doctor.findings import Finding, Level, Subject
 from outbox.store.examined_schema import SchemaFacts
 from outbox.store.examined_server import ClockFacts, ServerFacts
-from outbox.store.supported import oldest_of, shown
+from outbox.store.supported import dotted, oldest_of
 
 DATABASE: Final = "database"
 #: Seconds between the clocks of database and host, to be told and to be mended.
@@ -64,7 +64,7 @@ def of_server(facts: ServerFacts, needed: int) -> Iterator[Finding]:
 def _release(name: str, release: tuple[int, ...]) -> Iterator[Finding]:
     if release:
         worst = Level.PROBLEM if release < oldest_of(name) else None
-        yield subject.DATABASE_RELEASE.judged(DATABASE, f"{name} {shown(release)}", worst)
+        yield subject.DATABASE_RELEASE.judged(DATABASE, f"{name} {dotted(release)}", worst)
 
 
 def _connections(facts: ServerFacts, needed: int) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from outbox.doctor.findings import Subject
+from outbox.store.supported import oldest_of_each
 
 DATABASE_REACHABLE: Final = Subject(
     "database-reachable",
@@ -22,7 +23,7 @@ DATABASE_WRITABLE: Final = Subject(
 DATABASE_RELEASE: Final = Subject(
     "database-release",
     "this release of the database is older than the toolkit's statements need: some of them fail",
-    "use PostgreSQL 13, MariaDB 10.6, MySQL 8.0.16 or SQLite 3.35, or a newer release of one of them",
+    f"use {oldest_of_each()}, or a newer release of one of them",
 )
 SCHEMA_REVISION: Final = Subject(
     "schema-revision",

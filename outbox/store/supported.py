@@ -1,4 +1,4 @@
-"""Which servers the toolkit's statements run on."""
+"""Which releases of the databases the toolkit's statements run on."""
 
 from typing import Final
 
@@ -25,6 +25,12 @@ def oldest_of(name: str) -> tuple[int, ...]:
     return _OLDEST[name]
 
 
-def shown(release: tuple[int, ...]) -> str:
-    """As people write it."""
+def dotted(release: tuple[int, ...]) -> str:
+    """A release as people write it."""
     return ".".join(map(str, release))
+
+
+def oldest_of_each() -> str:
+    """The oldest release of each that will do, in words."""
+    *others, last = (f"{name} {dotted(release)}" for name, release in _OLDEST.items())
+    return f"{', '.join(others)} or {last}"
