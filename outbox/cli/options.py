@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from outbox import migrate, settings
 from outbox.errors import SettingsError
 from outbox.settings import Settings
-from outbox.shown import where, without_secrets
+from outbox.shown import cause, where, without_secrets
 from outbox.store.database import Database
 from outbox.wiring import open_database
 
@@ -69,7 +69,9 @@ def ready(loaded: Settings, *, at_head: bool = True, statement_timeout: float = 
         yield database
     except DBAPIError as error:
         url = database.engine.url
-        said = without_secrets(str(error.orig), url)
-        raise SettingsError(f"OUTBOX_DATABASE_URL: cannot use {where(url)}: {said}") from error
+        said = without_secrets(cause(error), url)
+        # Without a statement nothing was asked yet: there is no connection.
+        remedy = "; start it, or correct the URL" if error.statement is None else ""
+        raise SettingsError(f"OUTBOX_DATABASE_URL: cannot use {where(url)}: {said}{remedy}") from error
     finally:
         database.close()

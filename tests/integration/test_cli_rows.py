@@ -295,6 +295,18 @@ def test_a_database_that_cannot_be_used_is_named_without_its_password(
     assert "Traceback" not in done.err
 
 
+def test_a_server_that_is_away_is_told_in_one_line_with_what_to_do(anywhere: Command) -> None:
+    # Given a server that does not listen, of which the driver speaks in two lines
+    url = "postgresql://bob@127.0.0.1:1/shop"
+    # When a command needs it
+    done = anywhere("status", "--database-url", url)
+    # Then it names setting, server and remedy in one line
+    assert done.code == 2
+    assert re.fullmatch(
+        r"outbox: OUTBOX_DATABASE_URL: cannot use postgresql\S+/shop: .*; start it, or correct the URL\n", done.err
+    )
+
+
 def test_a_file_that_is_no_database_is_named(anywhere: Command, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no database\n" * 1000)
     done = anywhere("status", "--database-url", f"sqlite:///{tmp_path / 'notes.txt'}")

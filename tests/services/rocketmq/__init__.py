@@ -1,6 +1,6 @@
 """A RocketMQ cluster for tests and benchmarks: one name server and one broker, on a throw-away folder.
 
-with RocketMQ.start() as cluster:
+with RocketMQ() as cluster:
     cluster.create_topics(["payments"])
     connect(cluster.namesrv)
 
