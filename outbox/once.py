@@ -8,9 +8,9 @@ from concurrent.futures import Executor, Future
 class Once:
     """A piece of work that is offered to a pool and may be taken back; safe to use from several threads.
 
-    ``ThreadPoolExecutor`` queues its work before it starts a thread for it: where the system has no thread left,
-    ``submit`` raises, and a thread that is there already does the work all the same. Whoever did it as well would have
-    sent a message, or a COMMIT, twice.
+    ``ThreadPoolExecutor.submit`` queues the work before it starts a thread for it. Where the system has no thread left
+    it raises, and yet a thread that is there already may do the work later. A caller who took the exception for "not
+    done", and did it as well, would send a message, or a COMMIT, twice.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:

@@ -29,13 +29,14 @@ class Flood:
         self._lock = threading.Lock()
 
     def admits(self, kind: Hashable, most: int) -> int | None:
-        """None: ``most`` lines of this kind were said in the last seconds; else how many were left out before it."""
+        """Whether a line of this kind is said; None: it is not, since ``most`` were said within ``SECONDS``. A number:
+        it is, after so many were left out."""
         now = self._now()
         with self._lock:
             count = self._counts.get(kind)
             if count is None or now >= count.began + SECONDS:
                 if len(self._counts) >= _KINDS:
-                    self._counts.clear()
+                    self._counts.clear()  # topics and reasons have no end; better a few lines more than all of memory
                 self._counts[kind] = _Count(now, said=1)
                 return 0 if count is None else count.left_out
             if count.said < most:

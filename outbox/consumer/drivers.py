@@ -26,8 +26,8 @@ NO_SAVEPOINT = 1305
 #: PEP 249's names.
 _DRIVER_ERRORS = {"DatabaseError", "InterfaceError"}
 _PG_OUTAGE = ("08", "57P", "53")
-#: In rows: no connection to be had; the session was ended, or the server ends; no room, no memory; the server is there,
-#: but set offline, outside its Galera cluster, or out of its replication group.
+#: Line by line: no connection to be had; the session was ended, or the server ends; no room, no memory; the server is
+#: there, but set offline, outside its Galera cluster, or out of its replication group.
 _MYSQL_OUTAGE = frozenset(
     (
         *(1040, 1129, 1203, 1226, 2002, 2003),

@@ -23,9 +23,10 @@ _log = logging.getLogger(__name__)
 
 #: Seconds after which a client that says nothing is hung up on.
 _CLIENT_TIMEOUT: Final = 10.0
-#: Clients at once: more than any balancer keeps in store, since probes that are hung up on have a process restarted.
+#: Clients at once: more than balancers keep open in advance. A probe that is hung up on has failed, and whoever sent it
+#: may restart the process.
 _AT_ONCE: Final = 200
-#: Seconds after a client could not be let in.
+#: Seconds until the next try where a client could not be let in.
 _REST: Final = 0.1
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -148,13 +148,17 @@ def attempt_failed(rows: Any) -> dict[str, Any]:
 
 
 def earlier_token(rows: Any) -> ColumnElement[Any]:
-    """What is left of the token without the attempt under the given lease id: that of an earlier one of a plain row,
-    which had no outcome (``claims``) and may have sent what cannot be called back."""
+    """The token that stays once the attempt under the given lease id is known to have sent nothing.
+
+    Of a plain row that is the token of an earlier attempt without an outcome, if there was one (see ``store.claims``):
+    that one may have sent what cannot be called back. Of any other row it is NULL.
+    """
     return _of_plain(sa.func.nullif(outbox.c.token, rows.lease))
 
 
 def nobody_attempts() -> dict[str, Any]:
-    """As ``no_attempt``, of a row under no lease; a token that a plain one has is an earlier one's, and stays."""
+    """As ``no_attempt``, for a row that nobody leases. A plain row that has a token keeps it: it tells of an attempt
+    without an outcome."""
     return {"token": _of_plain(outbox.c.token), "lease_id": None}
 
 

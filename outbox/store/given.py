@@ -29,10 +29,11 @@ _POSTGRESQL_TYPES = {int: "bigint", float: "double precision"}
 
 
 class AnyText(str):
-    """The type of a column whose texts may hold anything, quotes and line ends too: words of others, for people.
+    """The type of a column whose texts may hold anything, quotes and line ends too: reasons, in the words of others.
 
-    Early releases of MariaDB 10.6 hand out of JSON what was escaped as it was escaped (10.6.7, not 10.6.23); so
-    on MySQL they are given in hexadecimal digits. Other texts are names, which hold nothing that JSON escapes.
+    JSON_TABLE of early releases of MariaDB 10.6 (10.6.7, not 10.6.23) leaves JSON's escapes in a text: ``\\"`` for a
+    quote. So MariaDB and MySQL get these texts in hexadecimal digits. Columns of type ``str`` hold names, in which JSON
+    escapes nothing.
     """
 
     __slots__ = ()

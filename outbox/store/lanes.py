@@ -222,7 +222,8 @@ def _heads(dialect: str, lanes: sa.Subquery) -> sa.Select[Any]:
 
     columns = (outbox.c.id, outbox.c.parked)
     if dialect == "postgresql":
-        # So does PostgreSQL where it believes that many stand in a lane, but for an order that no other index has.
+        # So would PostgreSQL where it believes that many stand in a lane: with ``open_lane =`` it takes ORDER BY
+        # open_lane, id for ORDER BY id, which the primary key has too. After a range only the index of lanes has it.
         head = first(outbox.c.open_lane >= named, *columns, outbox.c.open_lane).lateral("head")
         found: Any = sa.select(lanes.c.lane, head.c.id, head.c.parked)
         return found.select_from(lanes.outerjoin(head, head.c.open_lane == named))  # type: ignore[no-any-return]
@@ -237,7 +238,7 @@ def _next_followers(dialect: str) -> sa.Select[int]:
     last = sa.bindparam("last", type_=outbox.c.id.type)
     behind: sa.ColumnElement[bool] = sa.and_(outbox.c.open_lane == lane, outbox.c.id > last)
     place = _PLACE[1:]
-    if dialect not in MYSQL_FAMILY:  # as in ``_heads``: an equality leaves the id alone of an order by lane and id
+    if dialect not in MYSQL_FAMILY:  # a range for the planner, as in ``_heads``
         behind, place = sa.and_(sa.tuple_(*_PLACE) > sa.tuple_(lane, last), outbox.c.open_lane <= lane), _PLACE
     rows = sa.select(outbox.c.id).where(behind, claimable(), due())
     rows = rows.order_by(*place).limit(_PARKED_AT_ONCE).with_for_update(skip_locked=True)

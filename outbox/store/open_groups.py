@@ -1,7 +1,7 @@
 """The producer groups under which the broker may still ask, read page by page however many decisions are open.
 
 A transport that cannot confirm leaves every row committed for as long as the broker may ask: a million of them at a
-thousand messages a second. All at once they took seconds, every ten seconds.
+thousand messages a second. To read them all takes seconds, and the check-back asks every ten seconds.
 """
 
 from datetime import UTC, datetime
@@ -20,7 +20,8 @@ _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class OpenGroups:
-    """Remembers where its tour has come to; for one thread."""
+    """Goes through the open decisions in the order in which they become due, and remembers how far it came; for one
+    thread. Of more than a page of one and the same moment it reads one page."""
 
     def __init__(self, database: Database, page: int = _PAGE, pages: int = _PAGES) -> None:
         self._database = database
@@ -33,16 +34,16 @@ class OpenGroups:
         """The groups of the next decisions that the broker has not confirmed; after the last one it begins anew."""
         found: set[str] = set()
         for _ in range(self._pages):
-            groups, last, rows = self._look(self._inclusive)
-            if rows == self._page and last == self._after:  # so many became due at one moment
-                groups, last, rows = self._look(self._exclusive)
+            groups, last, rows = self._read(self._inclusive)
+            if rows == self._page and last == self._after:  # a page of one moment, which would be read for ever
+                groups, last, rows = self._read(self._exclusive)
             found |= groups
             self._after = last if rows == self._page else _BEGINNING
             if rows < self._page:
                 break
         return frozenset(found)
 
-    def _look(self, query: sa.Select[str, datetime, int]) -> tuple[set[str], datetime, int]:
+    def _read(self, query: sa.Select[str, datetime, int]) -> tuple[set[str], datetime, int]:
         """The groups of one page, its last moment, and how many rows it has."""
         with self._database.transaction(index_order=True) as connection:
             found = connection.execute(query, {"after": self._after}).all()

@@ -47,7 +47,7 @@ _LISTED = (
 )
 
 
-#: Rows that MariaDB and MySQL sort for each page.
+#: MariaDB and MySQL have no index by state and id: fewer rows than these are sorted for each page.
 _FEW: Final = 10_000
 
 
@@ -116,15 +116,15 @@ class Operations:
 
     def listed(self, which: Filter, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
         """Up to ``limit`` rows in the order of their ids, from ``after_id`` on (exclusive), without payloads."""
-        by_state = which.state is not None and which.key is None and self._led_to(which.state)
+        by_state = which.state is not None and which.key is None and self._goes_by_state(which.state)
         query = _of_state(which, after_id, self._database.dialect) if by_state else _by_id(which, after_id)
         if which.key is not None and which.topic is None:  # topics lead to keys, and nothing else does
             query = query.where(outbox.c.topic.in_(self.topics()))
         with self._database.transaction(index_order=by_state) as connection:
             return [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
 
-    def _led_to(self, state: State) -> bool:
-        """Whether an index leads to the state's rows in the order of their ids, or there are few that are sorted."""
+    def _goes_by_state(self, state: State) -> bool:
+        """Whether the index by state is the way to its rows, rather than a walk through all ids."""
         if self._database.dialect not in MYSQL_FAMILY:
             return state in sources_of(Move.REQUEUE)
         some = sa.select(outbox.c.id).where(state_in((state,))).limit(_FEW).subquery()
@@ -171,9 +171,9 @@ def _by_id(which: Filter, after_id: int) -> Any:
 
 
 def _of_state(which: Filter, after_id: int, dialect: str) -> Any:
-    """By the index that leads to the rows of the state: a walk by id would pass millions of others before the first.
+    """By the index by state: a walk by id would pass millions of others before the first.
 
-    PostgreSQL takes it for certain where the state is not one value but a range.
+    On PostgreSQL the state is a range instead of one value, so that the primary key does not have the order as well.
     """
     if dialect in MYSQL_FAMILY:
         return _by_id(which, after_id).with_hint(outbox, "FORCE INDEX (ix_outbox_state)", dialect)
