@@ -31,7 +31,7 @@ from outbox.brokers.remoting.tls import tls_context, tls_dial
 from outbox.brokers.source import Source
 from outbox.errors import SettingsError
 from outbox.settings import REAL_BROKERS, Settings
-from outbox.store.database import Database, parsed, sqlite_file
+from outbox.store.database import STATEMENT_TIMEOUT, Database, parsed, sqlite_file
 
 #: Schemes whose address is one of name servers, which answer for the whole cluster.
 _WITH_NAME_SERVERS = frozenset(("rocketmq", "rocketmq+native"))
@@ -45,7 +45,7 @@ _RIGHT = (
 _GROUP = re.compile(r"[%|A-Za-z0-9_-]+")
 
 
-def open_database(settings: Settings, statement_timeout: float = 10.0) -> Database:
+def open_database(settings: Settings, statement_timeout: float = STATEMENT_TIMEOUT) -> Database:
     """The database; a SQLite file's folder is made if it is missing. ``SettingsError`` if there are several."""
     if settings.databases:
         names = ", ".join(it.name for it in settings.databases)

@@ -12,7 +12,7 @@ from outbox import migrate, settings
 from outbox.errors import SettingsError
 from outbox.settings import Settings
 from outbox.shown import cause, where, without_secrets
-from outbox.store.database import Database
+from outbox.store.database import STATEMENT_TIMEOUT, Database
 from outbox.wiring import open_database
 
 
@@ -57,7 +57,9 @@ def opened(database_url: str | None, named: str | None = None, *, at_head: bool 
 
 
 @contextmanager
-def ready(loaded: Settings, *, at_head: bool = True, statement_timeout: float = 10.0) -> Iterator[Database]:
+def ready(
+    loaded: Settings, *, at_head: bool = True, statement_timeout: float = STATEMENT_TIMEOUT
+) -> Iterator[Database]:
     """The settings' database; ``SchemaError`` unless it is migrated (``at_head``).
 
     What the database or its driver refuses until the end is one line that names the setting, without the password.

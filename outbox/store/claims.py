@@ -44,7 +44,9 @@ class Attempt(NamedTuple):
     failures: int
     #: Claims so far, this one included.
     attempts: int
+    #: Of this attempt; of a plain row the token of the first one that had no outcome.
     token: str
+    #: Of this attempt alone.
     lease_id: str
 
 

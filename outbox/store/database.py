@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -38,6 +38,9 @@ _LOST_HOST_OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, 
 #: "This server takes no writes": SQLSTATE of PostgreSQL; MySQL's option_prevents_statement, transaction and server.
 _READ_ONLY = frozenset(("25006", 1290, 1792, 1836))
 
+#: Seconds that a statement of the daemons may take.
+STATEMENT_TIMEOUT: Final = 10.0
+
 #: Connections beyond the pool's size in a rush.
 _OVERFLOW = 2
 
@@ -60,7 +63,7 @@ class Database:
         *,
         pool_size: int = 4,
         lock_timeout: float = 2.0,
-        statement_timeout: float = 10.0,
+        statement_timeout: float = STATEMENT_TIMEOUT,
         answer_timeout: float | None = None,
     ) -> None:
         self._answer_timeout = patience(statement_timeout) if answer_timeout is None else answer_timeout
