@@ -4,6 +4,8 @@ import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from outbox.schema import outbox
 from outbox.store.claims import Claims
@@ -142,3 +144,44 @@ def test_a_relay_that_never_gets_through_to_the_end_looks_at_what_comes() -> Non
     failing(lookback, clock, 10)
     with lookback.look() as look:
         assert look.seconds == 10 + 5 + MARGIN
+
+
+#: When the database's clock is set, by ours.
+SET_AT = 20.0
+
+
+def ready(row: tuple[float, float], step: float, seen: float) -> float:
+    """Since when the row could be had, for somebody who sees it now: due by the clock as it was or as it is."""
+    due, committed = row
+    if seen > SET_AT and due > min(SET_AT, SET_AT + step):
+        due = max(SET_AT, due - step)
+    return max(due, committed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.floats(-7200, 40), st.floats(0, 40)), min_size=1, max_size=12),
+    takes=st.floats(0, 6),
+    step=st.floats(-10, 3600),
+)
+def test_no_row_waits_for_more_than_two_looks_from_the_beginning(
+    rows: list[tuple[float, float]], takes: float, step: float
+) -> None:
+    # Given rows that became due at one moment and were committed at another, and a database whose clock is set
+    clock = Clock(0.0)
+    lookback = Lookback(clock)
+    waiting, waited = rows, list[float]()
+    # When looks follow each other, half a second between them
+    while clock.now < 80:
+        with lookback.look() as look:
+            began, now = clock.now, clock.now + (step if clock.now > SET_AT else 0)
+            found = [(due, at) for due, at in waiting if now - look.seconds <= due <= now and at <= began]
+            clock.now += takes if look.seconds > 1e9 else 0.01
+            if found:
+                look.ended_at(AT + timedelta(seconds=max(found)[0]), AT + timedelta(seconds=now))
+        waiting = [it for it in waiting if it not in found]
+        waited += [began - ready(it, step, began) for it in found]
+        clock.now += 0.5
+    # Then none is left, and none has waited for longer than a look takes that came too early, and the rest after it
+    assert waiting == []
+    assert max(waited) <= takes + 5.0 + 2 * 0.51
