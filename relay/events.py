@@ -4,12 +4,12 @@ Each method is called after its fact, in the thread that learned it. A subclass 
 """
 
 import logging
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from outbox.shown import cause
 from outbox.store.claims import Attempt
-from relay.flood import SECONDS, Flood
+from relay.flood import SECONDS, Flood, Kind
 
 #: Lines about single rows of one topic, of one kind, in ``SECONDS``.
 _ROWS: Final = 50
@@ -78,9 +78,11 @@ class LogEvents(Events):
         self._flood = flood or Flood()
 
     def claimed(self, attempts: Collection[Attempt]) -> None:
-        """Debug, where there are any."""
+        """Debug, where there are any; and what was left out of the log, since a relay claims all the time."""
         if attempts:
             self._log.debug("claimed rows=%d", len(attempts))
+        for (level, words), left_out in self._flood.ended().items():
+            self._log.log(level, "%s: %d more lines like this were left out within %.0f s", words, left_out, SECONDS)
 
     def decided(self, committed: int, lost: int) -> None:
         """Debug."""
@@ -95,13 +97,13 @@ class LogEvents(Events):
         """Warning, or error where the row is dead."""
         level = logging.ERROR if buried else logging.WARNING
         said = "dead; requeue it with `outbox requeue` once the cause is gone" if buried else "tried again later"
-        facts = (attempt.row_id, attempt.topic, reason, said)
-        self._of_many(("refused", attempt.topic, buried), level, "refused row=%d topic=%s reason=%s: %s", *facts)
+        kind, facts = (level, f"refused topic={attempt.topic}: {said}"), (attempt.row_id, attempt.topic, reason, said)
+        self._of_many(kind, "refused row=%d topic=%s reason=%s: %s", *facts)
 
     def unknown(self, attempt: Attempt, reason: str) -> None:
         """Information."""
-        kind, facts = ("unknown", attempt.topic), (attempt.row_id, attempt.topic, reason)
-        self._of_many(kind, logging.INFO, "unknown row=%d topic=%s reason=%s", *facts)
+        kind, facts = (logging.INFO, f"unknown topic={attempt.topic}"), (attempt.row_id, attempt.topic, reason)
+        self._of_many(kind, "unknown row=%d topic=%s reason=%s", *facts)
 
     def outage(self, reason: str, pause: float) -> None:
         """Warning."""
@@ -113,7 +115,8 @@ class LogEvents(Events):
 
     def partial_outage(self, rows: int, reason: str) -> None:
         """Warning."""
-        self._of_many(("outage", reason), logging.WARNING, "outage rows=%d reason=%s", rows, reason, most=1)
+        kind = (logging.WARNING, f"outage reason={reason}")
+        self._of_many(kind, "outage rows=%d reason=%s", rows, reason, most=1)
 
     def undecided(self, rows: int, error: BaseException) -> None:
         """Warning."""
@@ -137,7 +140,7 @@ class LogEvents(Events):
 
     def reconciled(self, row_id: int, what: str) -> None:
         """Information."""
-        self._of_many(("reconciled", what), logging.INFO, "reconciled row=%d %s", row_id, what)
+        self._of_many((logging.INFO, f"reconciled {what}"), "reconciled row=%d %s", row_id, what)
 
     def purged(self, rows: int) -> None:
         """Information."""
@@ -147,9 +150,9 @@ class LogEvents(Events):
         """Information."""
         self._log.info("lanes that did not go on: next rows=%s", row_ids)
 
-    def _of_many(self, kind: Hashable, level: int, text: str, *facts: object, most: int = _ROWS) -> None:
+    def _of_many(self, kind: Kind, text: str, *facts: object, most: int = _ROWS) -> None:
         if (left_out := self._flood.admits(kind, most)) is None:
             return
         if left_out:
             text, facts = f"{text} (%d lines like this were left out within %.0f s)", (*facts, left_out, SECONDS)
-        self._log.log(level, text, *facts)
+        self._log.log(kind[0], text, *facts)

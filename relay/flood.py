@@ -1,11 +1,14 @@
 """Keeps a log readable, and its disk free, where the same thing happens to very many rows."""
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from outbox.clock import monotonic
+
+#: Level of the lines of a kind, and the words that tell it from others.
+Kind = tuple[int, str]
 
 #: Seconds for which lines of one kind are counted together.
 SECONDS: Final = 10.0
@@ -25,10 +28,10 @@ class Flood:
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self._now = now
-        self._counts: dict[Hashable, _Count] = {}
+        self._counts: dict[Kind, _Count] = {}
         self._lock = threading.Lock()
 
-    def admits(self, kind: Hashable, most: int) -> int | None:
+    def admits(self, kind: Kind, most: int) -> int | None:
         """Whether a line of this kind is said; None: it is not, since ``most`` were said within ``SECONDS``. A number:
         it is, after so many were left out."""
         now = self._now()
@@ -44,3 +47,13 @@ class Flood:
                 return 0
             count.left_out += 1
             return None
+
+    def ended(self) -> Mapping[Kind, int]:
+        """How many lines were left out, once, of each kind that has not come again for as long as they were counted:
+        where it does, its next line says so."""
+        now = self._now()
+        with self._lock:
+            over = {kind: count for kind, count in self._counts.items() if now >= count.began + 2 * SECONDS}
+            for kind in over:
+                del self._counts[kind]
+        return {kind: count.left_out for kind, count in over.items() if count.left_out}

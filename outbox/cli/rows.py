@@ -265,7 +265,7 @@ def _why_not(row_id: int, row: dict[str, Any] | None, move: Move) -> str:
         again = present.iso(row["available_at"])
         return (
             f"row {row_id} is a plain message, and an attempt is under way or had no outcome: it may have been sent, "
-            f"and cannot be called back; it is tried again at {again}"
+            f"and cannot be called back; it is tried again from {again} on"
         )
     return f"row {row_id} has changed meanwhile: try again"
 

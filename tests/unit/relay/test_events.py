@@ -62,6 +62,27 @@ def test_a_hundred_thousand_refusals_do_not_fill_the_log(
     assert told + int(left_out) == 100_000
 
 
+def test_what_was_left_out_is_told_although_nothing_like_it_comes_again(
+    events: LogEvents, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given more dead rows than are told of one by one, and nothing after them
+    for row_id in range(1_000):
+        events.refused(attempt(row_id), "code 13", buried=True)
+    told = len(caplog.messages)
+    # When the relay claims on; Then nothing is said while the next one would tell
+    clock.now += SECONDS
+    events.claimed(())
+    assert len(caplog.messages) == told
+    # And afterwards their number, once, at their level
+    clock.now += SECONDS
+    events.claimed(())
+    events.claimed(())
+    assert len(caplog.messages) == told + 1
+    assert caplog.messages[-1].startswith("refused topic=payments: dead; ")
+    assert f": {1_000 - told} more lines like this were left out" in caplog.messages[-1]
+    assert caplog.records[-1].levelno == logging.ERROR
+
+
 def test_a_topic_that_is_closed_for_hours_is_told_of_now_and_then(
     events: LogEvents, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
