@@ -22,6 +22,8 @@ from outbox.store.supported import dotted, oldest_of, server_of
 
 #: A name of our own, so that the toolkit lives beside the application's revisions in one database.
 VERSION_TABLE = "outbox_schema_version"
+#: How a database is chosen; the last is for those that ``outbox.toml`` lists.
+_CHOICE = "OUTBOX_DATABASE_URL, --database-url or --database"
 #: Seconds for which an upgrade waits for another one where the database wants a number.
 _WAIT = 300
 
@@ -37,7 +39,8 @@ def upgrade(database: Database) -> None:
         try:
             command.upgrade(_config(connection=connection), "head")
         except CommandError as error:
-            raise SchemaError(f"{error}: install the version of the toolkit that made this schema") from error
+            at = where(database.engine.url)
+            raise SchemaError(f"{at}: {error}: install the version of the toolkit that made this schema") from error
 
 
 def sql(dialect: str) -> str:
@@ -81,7 +84,7 @@ def check_on(connection: Connection) -> None:
     if at is None:
         raise SchemaError(
             f"the outbox tables are missing from {where(connection.engine.url)}: run `outbox db upgrade` with it as "
-            "OUTBOX_DATABASE_URL or --database-url"
+            f"{_CHOICE}"
         )
     if at == head():
         return
@@ -92,7 +95,7 @@ def check_on(connection: Connection) -> None:
         )
     raise SchemaError(
         f"{where(connection.engine.url)} is at revision {at}, this version of the toolkit needs {head()}: run "
-        "`outbox db upgrade` with it as OUTBOX_DATABASE_URL or --database-url"
+        f"`outbox db upgrade` with it as {_CHOICE}"
     )
 
 

@@ -13,7 +13,7 @@ DATABASE_REACHABLE: Final = Subject(
 DATABASE_READABLE: Final = Subject(
     "database-readable",
     "a part of what the database knows could not be read, so nothing is said of it here",
-    "read the reason; mend the schema first where it is not this version's",
+    "read the reason: give its user the right, or mend the schema where it is not this version's",
 )
 DATABASE_WRITABLE: Final = Subject(
     "database-writable",

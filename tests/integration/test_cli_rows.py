@@ -381,7 +381,7 @@ def test_a_database_without_the_tables_is_told_so(anywhere: Command, tmp_path: P
     assert done.code == 2
     assert done.err == (
         f"outbox: the outbox tables are missing from sqlite:///{tmp_path}/empty.db: run `outbox db upgrade` with it as "
-        "OUTBOX_DATABASE_URL or --database-url\n"
+        "OUTBOX_DATABASE_URL, --database-url or --database\n"
     )
 
 
