@@ -70,5 +70,7 @@ class Settlement:
 
     @staticmethod
     def _log(level: int, held: Held, what: str) -> None:
-        delivery: Delivery = held.delivery
-        log.log(level, "message %s of %s, attempt %d: %s", delivery.unique_id, delivery.topic, delivery.attempt, what)
+        it: Delivery = held.delivery
+        # The key is what `outbox list --key` and the inbox know the fact by.
+        which = (it.unique_id, it.topic, " ".join(it.keys) or "-", it.attempt)
+        log.log(level, "message %s of %s, key %s, attempt %d: %s", *which, what)
