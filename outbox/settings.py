@@ -272,7 +272,8 @@ def _loaded(given: dict[str, Any]) -> Settings:
     except UnreadableSetting as error:
         raise SettingsError(unreadable(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise SettingsError(f"outbox.toml, .env: cannot be read: {error}") from error
+        which = "outbox.toml" if isinstance(error, tomllib.TOMLDecodeError) else "outbox.toml, .env"
+        raise SettingsError(f"{which}: cannot be read, correct it: {error}") from error
     for name, meant in misspelt(names, Settings.model_fields, "OUTBOX_"):
         log.warning("%s: there is no such setting; is %s meant?", name.upper(), meant)
     return loaded

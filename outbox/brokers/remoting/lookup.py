@@ -54,7 +54,8 @@ class LookUp:
             try:
                 sightings |= self._find_share(share, until)
             except (RemotingError, MalformedMessage, ValueError, KeyError, TypeError) as problem:
-                log.warning("look-up of %d halves at broker %s cannot tell: %r", len(share), broker, problem)
+                said = problem if isinstance(problem, RemotingError) else repr(problem)
+                log.warning("look-up of %d halves at broker %s cannot tell: %s", len(share), broker, said)
         return [sightings.get(it, Sighting.CANNOT_TELL) for it in sought]
 
     def _find_share(self, share: Sequence[Sought], until: float) -> dict[Sought, Sighting]:
