@@ -166,7 +166,7 @@ def test_cancel_says_why_a_plain_message_cannot_be_called_back(run: Command, dat
     done = run("cancel", row_id)
     assert done.code == 1
     assert done.err.startswith(f"row {row_id} is a plain message, and an attempt is under way or had no outcome: ")
-    assert done.err.endswith("Z\n")
+    assert done.err.endswith("Z on\n")
 
 
 def test_a_bulk_requeue_takes_dead_rows_and_cancelled_ones_by_name_only(run: Command, database: Database) -> None:
