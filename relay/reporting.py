@@ -58,67 +58,92 @@ class VitalEvents(Events):
         self._vitals.has(BROKER)
 
 
+#: What is counted, and its explanation.
+_COUNTED: Final = {
+    "claimed_rows": "Rows leased for a pass.",
+    "committed_rows": "Rows that chose their half.",
+    "lost_halves": "Stored halves that were not chosen.",
+    "delivered_rows": "Rows whose commit the broker confirmed at once.",
+    "unconfirmed_commits": "Commits left to the reconciler.",
+    "refusals": "Refusals by the broker.",
+    "buried_rows": "Rows that were refused too often.",
+    "unknown_halves": "Halves of which it is not known whether the broker stored them.",
+    "outages": "Passes that found the broker away.",
+    "postponed_rows": "Rows that wait for their topic, or for one broker of several.",
+    "failed_claims": "Claims that the database refused.",
+    "failed_work": "Runs of scheduled work that the database did not let be done.",
+    "undecided_rows": "Rows whose decision the database did not answer.",
+    "lost_leases": "Rows whose lease was over before their decision.",
+    "reconciled_rows": "Rows taken over from a holder that was gone.",
+    "purged_rows": "Rows that retention deleted.",
+}
+#: Counted for each topic or work, which are not known before.
+_PARTED: Final = frozenset({"refusals", "failed_work"})
+
+
 class CountedEvents(Events):
     """Facts as counters."""
 
     def __init__(self, metrics: Metrics, database: str) -> None:
         self._metrics = metrics
         self._labels = {"database": database}
+        for name in _COUNTED.keys() - _PARTED:  # a series that begins with its first event hides it from rate()
+            self._add(name, 0)
 
     def claimed(self, attempts: Collection[Attempt]) -> None:
         """Rows."""
-        self._add("claimed_rows", "Rows leased for a pass.", len(attempts))
+        self._add("claimed_rows", len(attempts))
 
     def decided(self, committed: int, lost: int) -> None:
         """Rows, and halves."""
-        self._add("committed_rows", "Rows that chose their half.", committed)
-        self._add("lost_halves", "Stored halves that were not chosen.", lost)
+        self._add("committed_rows", committed)
+        self._add("lost_halves", lost)
 
     def settled(self, delivered: int, unconfirmed: int) -> None:
         """Rows."""
-        self._add("delivered_rows", "Rows whose commit the broker confirmed at once.", delivered)
-        self._add("unconfirmed_commits", "Commits left to the reconciler.", unconfirmed)
+        self._add("delivered_rows", delivered)
+        self._add("unconfirmed_commits", unconfirmed)
 
     def refused(self, attempt: Attempt, reason: str, *, buried: bool) -> None:  # noqa: ARG002 -- as the base class's
         """Refusals, and rows that died of them."""
-        self._add("refusals", "Refusals by the broker.", 1, topic=attempt.topic)
-        self._add("buried_rows", "Rows that were refused too often.", int(buried))
+        self._add("refusals", 1, topic=attempt.topic)
+        self._add("buried_rows", int(buried))
 
     def unknown(self, attempt: Attempt, reason: str) -> None:  # noqa: ARG002 -- as the base class's
         """Halves."""
-        self._add("unknown_halves", "Halves of which it is not known whether the broker stored them.", 1)
+        self._add("unknown_halves", 1)
 
     def outage(self, reason: str, pause: float) -> None:  # noqa: ARG002 -- as the base class's
         """Passes."""
-        self._add("outages", "Passes that found the broker away.", 1)
+        self._add("outages", 1)
 
     def partial_outage(self, rows: int, reason: str) -> None:  # noqa: ARG002 -- as the base class's
         """Rows."""
-        self._add("postponed_rows", "Rows that wait for their topic, or for one broker of several.", rows)
+        self._add("postponed_rows", rows)
 
     def claim_failed(self, error: BaseException) -> None:  # noqa: ARG002 -- as the base class's
         """Claims."""
-        self._add("failed_claims", "Claims that the database refused.", 1)
+        self._add("failed_claims", 1)
 
     def work_failed(self, name: str, error: BaseException) -> None:  # noqa: ARG002 -- as the base class's
         """Runs."""
-        self._add("failed_work", "Runs of scheduled work that the database did not let be done.", 1, work=name)
+        self._add("failed_work", 1, work=name)
 
     def undecided(self, rows: int, error: BaseException) -> None:  # noqa: ARG002 -- as the base class's
         """Rows."""
-        self._add("undecided_rows", "Rows whose decision the database did not answer.", rows)
+        self._add("undecided_rows", rows)
 
     def lease_lost(self, rows: int) -> None:
         """Rows."""
-        self._add("lost_leases", "Rows whose lease was over before their decision.", rows)
+        self._add("lost_leases", rows)
 
     def reconciled(self, row_id: int, what: str) -> None:  # noqa: ARG002 -- as the base class's
         """Rows."""
-        self._add("reconciled_rows", "Rows taken over from a holder that was gone.", 1)
+        self._add("reconciled_rows", 1)
 
     def purged(self, rows: int) -> None:
         """Rows."""
-        self._add("purged_rows", "Rows that retention deleted.", rows)
+        self._add("purged_rows", rows)
 
-    def _add(self, name: str, explanation: str, amount: int, **labels: str) -> None:
-        self._metrics.add(f"outbox_{name}_total", explanation, amount, **self._labels, **labels)
+    def _add(self, name: str, amount: int, **labels: str) -> None:
+        self._metrics.add(f"outbox_{name}_total", _COUNTED[name], amount, **self._labels, **labels)
