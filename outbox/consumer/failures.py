@@ -17,8 +17,8 @@ def outcome_of(error: BaseException) -> Outcome:
     Everything is worth a retry, nothing having been kept, except what says itself that it is not: ``Permanent``, and a
     statement that committed half of the work, which only an operator can judge.
     """
-    # Not ``exc_info``: that shows a statement and what it was given.
-    log.debug("%s, raised at\n%s", said(error), "".join(format_tb(error.__traceback__)))
+    if log.isEnabledFor(logging.DEBUG):  # not ``exc_info``: that shows a statement and what it was given
+        log.debug("%s, raised at\n%s", said(error), "".join(format_tb(error.__traceback__)))
     if isinstance(error, Permanent | CommittedEarly):
         return Park(said(error))
     if isinstance(error, LostMeanwhile):
