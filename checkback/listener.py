@@ -56,6 +56,8 @@ class Listener:
         self._groups: frozenset[str] = frozenset()
         self._topics: frozenset[str] = frozenset()
         self._stopping = threading.Event()
+        #: Why the last turn failed; "": it did not.
+        self._failure = ""
 
     def run(self) -> None:
         """Registers at once, then whenever there are new groups or topics; a heartbeat every ``every`` seconds."""
@@ -80,11 +82,20 @@ class Listener:
                 return False
             self._identity.beat(self._name, self._gap)
         except Exception as error:  # noqa: BLE001 -- the loop must outlive whatever happens in one turn
-            self._log.warning("check-back turn failed, it is tried again: %s", cause(error))
+            self._note(cause(error))
             self._vitals.lacks(CHECKS, cause(error))
             return False
+        self._note("")
         self._vitals.has(CHECKS)
         return True
+
+    def _note(self, failure: str) -> None:
+        """Twice a second the same would bury the log of an outage: what is told is the change."""
+        if failure and failure != self._failure:
+            self._log.warning("check-back turn failed, it is tried again: %s", failure)
+        elif self._failure and not failure:
+            self._log.warning("check-back turns succeed again")
+        self._failure = failure
 
     def _topics_to_name(self) -> AbstractSet[str]:
         """None, where a group is asked about whatever topics its halves have."""

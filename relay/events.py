@@ -76,11 +76,15 @@ class LogEvents(Events):
     def __init__(self, logger: logging.Logger, flood: Flood | None = None) -> None:
         self._log = logger
         self._flood = flood or Flood()
+        self._claims_fail = False
 
     def claimed(self, attempts: Collection[Attempt]) -> None:
         """Debug, where there are any; and what was left out of the log, since a relay claims all the time."""
         if attempts:
             self._log.debug("claimed rows=%d", len(attempts))
+        if self._claims_fail:
+            self._claims_fail = False
+            self._log.warning("the database takes claims again")
         for (level, words), left_out in self._flood.ended().items():
             self._log.log(level, "%s: %d more lines like this were left out within %.0f s", words, left_out, SECONDS)
 
@@ -131,8 +135,10 @@ class LogEvents(Events):
         self._log.info("released rows=%d", rows)
 
     def claim_failed(self, error: BaseException) -> None:
-        """Warning."""
-        self._log.warning("claim failed, the database may be away: %s", cause(error))
+        """Warning, once in ``SECONDS`` of an outage, and one when it is over."""
+        self._claims_fail = True
+        kind = (logging.WARNING, f"claim failed: {cause(error)}")
+        self._of_many(kind, "claim failed, the database may be away: %s", cause(error), most=1)
 
     def work_failed(self, name: str, error: BaseException) -> None:
         """Warning."""

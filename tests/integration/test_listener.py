@@ -1,9 +1,11 @@
 """The check-back's registration: a real store, a broker that says when it knows us."""
 
+import logging
 import threading
 from collections.abc import Collection
 from dataclasses import replace
 
+import pytest
 from sqlalchemy.exc import OperationalError
 
 from checkback.checker import Checker
@@ -47,9 +49,15 @@ class ByTopic(Registry):
 
 
 class Away(Operations):
-    """A database that cannot be asked."""
+    """A database that cannot be asked, until it is back."""
+
+    asked = 0
+    back = False
 
     def open_groups(self) -> frozenset[str]:
+        self.asked += 1
+        if self.back:
+            return super().open_groups()
         raise OperationalError("SELECT", {}, ConnectionError("refused"))
 
 
@@ -139,3 +147,20 @@ def test_without_the_database_it_listens_all_the_same(database: Database) -> Non
     with Running(database, registry, Away(database)):
         expect_soon(lambda: registry.registered == [{"outbox-tests"}], "it listens", within=30)
     assert heard(database) == 0
+
+
+def test_an_outage_of_the_database_is_told_once_and_so_is_its_end(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given turns that fail one after another
+    operations = Away(database)
+    with caplog.at_level(logging.WARNING, "checkback"), Running(database, Registry(), operations):
+        expect_soon(lambda: operations.asked >= 3, "it has tried again", within=30)
+        # When the database is back
+        operations.back = True
+        expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
+    # Then the log has a line for either
+    assert caplog.messages == [
+        "check-back turn failed, it is tried again: refused",
+        "check-back turns succeed again",
+    ]

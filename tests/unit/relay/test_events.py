@@ -109,3 +109,22 @@ def test_what_a_database_said_is_one_line_without_the_statement(
         assert line.endswith("canceling statement due to statement timeout")
         assert "\n" not in line
     assert len(caplog.messages) == 3
+
+
+def test_a_database_that_is_away_is_told_of_now_and_then_and_when_it_is_back(
+    events: LogEvents, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given claims that fail each second, for a little longer than lines of one kind are counted
+    for _ in range(int(SECONDS) + 1):
+        events.claim_failed(ConnectionError("no route"))
+        clock.now += 1
+    # When one succeeds, and the next
+    events.claimed([])
+    events.claimed([])
+    # Then the log tells of the outage twice, and of its end once
+    failed = "claim failed, the database may be away: no route"
+    assert caplog.messages == [
+        failed,
+        f"{failed} (9 lines like this were left out within 10 s)",
+        "the database takes claims again",
+    ]
