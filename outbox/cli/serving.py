@@ -17,6 +17,7 @@ from outbox.brokers.base import Broker
 from outbox.brokers.shared import SharedBroker
 from outbox.cli.figures import FreshFigures, register_figures
 from outbox.cli.options import ready
+from outbox.cli.stopping import in_a_thread
 from outbox.envelope import origin_of
 from outbox.health.metrics import Metrics
 from outbox.health.server import HealthServer
@@ -162,15 +163,9 @@ class Process:
         """Every database drains, all at the same time."""
         for supervisor in self._supervisors:
             supervisor.stop()
-        stopping = [threading.Thread(target=database.stop, daemon=True) for database in self._databases]
-        for thread in stopping:
-            try:
-                thread.start()
-            except RuntimeError:  # the system has no thread left
-                thread.run()
-        for thread in stopping:
-            if thread.ident is not None:
-                thread.join()
+        for stopping in [in_a_thread(database.stop) for database in self._databases]:
+            if stopping is not None:
+                stopping.join()
 
     def _run_all(self) -> None:
         threads = [

@@ -56,20 +56,21 @@ def _stop_when_asked(
 ) -> None:
     if not asked.get():
         return
-    _beside(stop)
+    in_a_thread(stop)
     if not over.wait(min(drain_timeout, threading.TIMEOUT_MAX)):
         text = "not done %.0f s after the signal to stop: ending; leases cover what was under way"
-        _beside(partial(log.error, text, drain_timeout), _SAYING)
+        if saying := in_a_thread(partial(log.error, text, drain_timeout)):
+            saying.join(_SAYING)
         os._exit(1)
 
 
-def _beside(work: Callable[[], object], patience: float = 0.0) -> None:
-    """In a thread of its own: what hangs, such as a log whose reader has stopped, or fails, must not keep the process
-    from its end. Waits up to ``patience`` seconds."""
+def in_a_thread(work: Callable[[], object]) -> threading.Thread | None:
+    """Begins the work in a thread of its own, so that what hangs (a log whose reader has stopped) or fails does not keep
+    the process from its end. None: the system has no thread left, and the work is done, here."""
     working = threading.Thread(target=work, daemon=True)
     try:
         working.start()
-    except RuntimeError:  # the system has no thread left
+    except RuntimeError:
         work()
-    else:
-        working.join(patience)
+        return None
+    return working
