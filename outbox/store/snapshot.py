@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy.engine import Connection
 
-from outbox.columns import MYSQL_FAMILY
+from outbox.store.supported import server_of
 
 _BEYOND: Final = "SET STATEMENT innodb_snapshot_isolation=OFF FOR "
 #: Where the setting is known: from the first of two releases up to the other.
@@ -18,7 +18,5 @@ _KNOWN: Final = (((10, 6, 18), (10, 7)), ((10, 11, 8), (11,)), ((11, 4, 2), (100
 
 def beyond_snapshot(connection: Connection) -> str:
     """What stands before the statement on this server; "" where nothing has to."""
-    if connection.dialect.name not in MYSQL_FAMILY or not getattr(connection.dialect, "is_mariadb", False):
-        return ""
-    version = connection.dialect.server_version_info or ()
-    return _BEYOND if any(first <= version < beyond for first, beyond in _KNOWN) else ""
+    name, release = server_of(connection)
+    return _BEYOND if name == "MariaDB" and any(first <= release < beyond for first, beyond in _KNOWN) else ""
