@@ -218,7 +218,7 @@ def _heads(dialect: str, lanes: sa.Subquery) -> sa.Select[Any]:
     def first(which: sa.ColumnElement[bool], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """The first entry of the lane's index; MariaDB 11 would rather look for it row by row, in the order of ids."""
         head = sa.select(*columns).where(which).order_by(*_PLACE).limit(1)
-        return head.with_hint(outbox, "FORCE INDEX (ix_outbox_open_lane)", dialect) if dialect in MYSQL_FAMILY else head
+        return _by_lane(head, dialect)
 
     columns = (outbox.c.id, outbox.c.parked)
     if dialect == "postgresql":
@@ -242,6 +242,11 @@ def _next_followers(dialect: str) -> sa.Select[int]:
         behind, place = sa.and_(sa.tuple_(*_PLACE) > sa.tuple_(lane, last), outbox.c.open_lane <= lane), _PLACE
     rows = sa.select(outbox.c.id).where(behind, claimable(), due())
     rows = rows.order_by(*place).limit(_PARKED_AT_ONCE).with_for_update(skip_locked=True)
+    return _by_lane(rows, dialect)
+
+
+def _by_lane(rows: sa.Select[Any], dialect: str) -> sa.Select[Any]:
+    """Through the index of lanes, where a hint may say so."""
     return rows.with_hint(outbox, "FORCE INDEX (ix_outbox_open_lane)", dialect) if dialect in MYSQL_FAMILY else rows
 
 
