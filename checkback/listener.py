@@ -82,8 +82,9 @@ class Listener:
                 return False
             self._identity.beat(self._name, self._gap)
         except Exception as error:  # noqa: BLE001 -- the loop must outlive whatever happens in one turn
-            self._note(cause(error))
-            self._vitals.lacks(CHECKS, cause(error))
+            why = cause(error)
+            self._note(why)
+            self._vitals.lacks(CHECKS, why)
             return False
         self._note("")
         self._vitals.has(CHECKS)

@@ -137,8 +137,9 @@ class LogEvents(Events):
     def claim_failed(self, error: BaseException) -> None:
         """Warning, once in ``SECONDS`` of an outage, and one when it is over."""
         self._claims_fail = True
-        kind = (logging.WARNING, f"claim failed: {cause(error)}")
-        self._of_many(kind, "claim failed, the database may be away: %s", cause(error), most=1)
+        why = cause(error)
+        kind = (logging.WARNING, f"claim failed: {why}")
+        self._of_many(kind, "claim failed, the database may be away: %s", why, most=1)
 
     def work_failed(self, name: str, error: BaseException) -> None:
         """Warning."""
