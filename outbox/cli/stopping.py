@@ -65,8 +65,8 @@ def _stop_when_asked(
 
 
 def in_a_thread(work: Callable[[], object]) -> threading.Thread | None:
-    """Begins the work in a thread of its own, so that what hangs (a log whose reader has stopped) or fails does not keep
-    the process from its end. None: the system has no thread left, and the work is done, here."""
+    """Begins the work in a thread of its own, so that what hangs (a log whose reader has stopped) or fails does not
+    keep the process from its end. None: the system has no thread left, and the work is done, here."""
     working = threading.Thread(target=work, daemon=True)
     try:
         working.start()
