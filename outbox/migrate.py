@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError
+from outbox.resumed import resuming
 from outbox.shown import where
 from outbox.store.database import Database
 from outbox.store.patience import wait_for_ever
@@ -31,16 +32,20 @@ _WAIT = 300
 def upgrade(database: Database) -> None:
     """Brings the schema to this version; does nothing where it is there already.
 
-    Several at once follow each other. ``SchemaError``: the database is at a revision of a newer version, or is itself
-    of a release that is too old.
+    Several at once follow each other; one that died half-way is taken up where it stopped. ``SchemaError``: the
+    database is at a revision of a newer version, or is itself of a release that is too old.
     """
-    with database.engine.begin() as connection, _alone(connection):
-        _refuse_old(connection)
-        try:
-            command.upgrade(_config(connection=connection), "head")
-        except CommandError as error:
-            at = where(database.engine.url)
-            raise SchemaError(f"{at}: {error}: install the version of the toolkit that made this schema") from error
+    with database.engine.connect() as connection:
+        connection.begin()
+        with _alone(connection), resuming(connection):
+            _refuse_old(connection)
+            try:
+                command.upgrade(_config(connection=connection), "head")
+            except CommandError as error:
+                at = where(database.engine.url)
+                raise SchemaError(f"{at}: {error}: install the version of the toolkit that made this schema") from error
+            # Before the lock is given back: whoever takes it next must see how far the schema has come.
+            connection.commit()
 
 
 def sql(dialect: str) -> str:

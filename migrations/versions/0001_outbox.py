@@ -28,7 +28,9 @@ def upgrade() -> None:
         sa.Column("created_at", Instant(), nullable=False),
         mysql_engine="InnoDB",
     )
-    op.execute(database.insert().values(database_id=_random_id(), created_at=utc_now()))
+    # Not twice where an upgrade died right after it.
+    drawn = sa.select(_random_id(), utc_now()).where(~sa.exists().select_from(database))
+    op.execute(database.insert().from_select(["database_id", "created_at"], drawn))
     op.create_table(
         "outbox_heartbeat",
         sa.Column("name", ExactText(255), primary_key=True),

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 import outbox.consumer.schema  # noqa: F401 -- declares the consumer's tables
@@ -155,6 +156,71 @@ def test_upgrades_at_the_same_time_follow_each_other(empty: Database) -> None:
     assert [future.exception() for future in futures] == [None] * 4
     assert revision_of(empty) == migrate.head()
     assert len(Identity(empty).database_id()) == 16
+
+
+def test_the_next_upgrade_begins_when_the_last_one_is_committed(empty: Database) -> None:
+    # Given an upgrade of a database whose lock does not end with the transaction
+    if empty.dialect not in MYSQL_FAMILY:
+        return
+    seen: list[str | None] = []
+
+    def released(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        """What the next one sees, which has waited for the lock."""
+        if "release_lock" in statement.lower():
+            seen.append(revision_of(empty))
+
+    event.listen(empty.engine, "before_cursor_execute", released)
+    migrate.upgrade(empty)
+    # Then others get the lock once they can see what was done
+    assert seen == [migrate.head()]
+
+
+class Died(Exception):
+    """As SIGKILL: nothing is done afterwards."""
+
+
+def test_an_upgrade_that_died_anywhere_is_taken_up(empty: Database, declared: Database) -> None:
+    metadata.create_all(declared.engine)
+    left = 0
+
+    def die(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        nonlocal left
+        changes = statement.split()[0] in {"CREATE", "ALTER", "INSERT", "UPDATE"}
+        left -= changes
+        if changes and left == 0:
+            raise Died
+
+    event.listen(empty.engine, "after_cursor_execute", die)
+    for survived in range(1, 100):
+        # Given an upgrade that dies, one change further on than the last one
+        left = survived
+        try:
+            migrate.upgrade(empty)
+        except Died:
+            # When another one is run / Then it leads to the declared schema, and one identity was drawn
+            migrate.upgrade(empty)
+        migrate.check(empty)
+        assert schema_of(empty) == schema_of(declared)
+        with empty.transaction() as connection:
+            assert connection.scalar(sa.text("SELECT count(*) FROM outbox_database")) == 1
+        if left > 0:
+            break
+        drop_all(empty)
+    assert survived > 20
+
+
+def drop_all(database: Database) -> None:
+    there = sa.MetaData()
+    there.reflect(database.engine)
+    there.drop_all(database.engine)
+
+
+def test_a_table_of_somebody_else_is_not_taken_for_a_part_of_the_schema(empty: Database) -> None:
+    with empty.transaction() as connection:
+        connection.execute(sa.text("CREATE TABLE outbox (id INTEGER)"))
+    with pytest.raises(DBAPIError, match="already exists"):
+        migrate.upgrade(empty)
+    assert revision_of(empty) is None
 
 
 def test_a_check_tells_missing_old_and_newer_schemas_apart(empty: Database) -> None:

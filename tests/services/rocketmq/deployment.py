@@ -10,7 +10,6 @@ from outbox.brokers.remoting.admin import Admin, split_addresses
 from outbox.brokers.remoting.commands import Request
 from outbox.brokers.remoting.connections import Connections, RemotingError
 from outbox.brokers.remoting.stored import loads_lenient
-from tests.services.ports import free_port
 from tests.services.rocketmq.cluster import DEFAULT_VERSION, BrokerServer, NameServer, create_topics
 from tests.services.rocketmq.configuration import CHECKS
 
@@ -46,7 +45,7 @@ class MemberServer(BrokerServer):
 
     def move(self) -> None:
         """Comes back on the same store and another port, after ``kill``."""
-        self._start_on(free_port())
+        self._start_on_free_port()
 
 
 def addresses(name_servers: str, broker: str) -> Mapping[str, str]:
