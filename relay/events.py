@@ -7,9 +7,9 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from outbox.flood import SECONDS, Flood, Kind
 from outbox.shown import cause
 from outbox.store.claims import Attempt
-from relay.flood import SECONDS, Flood, Kind
 
 #: Lines about single rows of one topic, of one kind, in ``SECONDS``.
 _ROWS: Final = 50

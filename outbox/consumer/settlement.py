@@ -54,23 +54,24 @@ class Settlement:
 
     def _later(self, held: Held, reason: str, at_least: float) -> None:
         delay = max(at_least, delay_after(held.delivery.attempt, self._delays))
-        self._log(logging.WARNING, held, f"comes again in {delay:g} s: {reason}")
+        self._log(logging.WARNING, held, "comes again", f" in {delay:g} s: {reason}")
         held.answer("return", lambda delivery: self._source.later(delivery, delay))
 
     def _bury(self, held: Held, reason: str) -> None:
-        self._log(logging.ERROR, held, f"goes to the dead letters: {reason}")
+        self._log(logging.ERROR, held, "goes to the dead letters", f": {reason}")
         held.answer("dead letter", lambda delivery: self._source.bury(delivery, reason))
 
     def _park(self, held: Held, reason: str) -> None:
         if not self._strategy.park(held.delivery, reason):
             self._bury(held, reason)
             return
-        self._log(logging.ERROR, held, f"parked: {reason}")
+        self._log(logging.ERROR, held, "parked", f": {reason}")
         held.answer("acknowledgement", self._source.acknowledge)
 
     @staticmethod
-    def _log(level: int, held: Held, what: str) -> None:
+    def _log(level: int, held: Held, what: str, why: str = "") -> None:
         it: Delivery = held.delivery
         # The key is what `outbox list --key` and the inbox know the fact by.
         which = (it.unique_id, it.topic, " ".join(it.keys) or "-", it.attempt)
-        log.log(level, "message %s of %s, key %s, attempt %d: %s", *which, what)
+        kind = {"kind": f"messages of {it.topic}: {what}"}
+        log.log(level, "message %s of %s, key %s, attempt %d: %s%s", *which, what, why, extra=kind)

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from outbox.flood import SECONDS, Flood
 from outbox.store.claims import Attempt
 from relay.events import LogEvents
-from relay.flood import SECONDS, Flood
 
 
 class Clock:

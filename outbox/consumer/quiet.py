@@ -1,0 +1,34 @@
+"""The log of a consumer whose messages all fail: the first lines, and how many others there were."""
+
+import logging
+from typing import Final
+
+from outbox.flood import SECONDS, Flood
+
+#: Lines of one kind in ``SECONDS``: of one topic where a record names its kind (``extra={"kind": …}``), or else those
+#: that one call writes.
+_LINES: Final = 50
+_CONSUMER: Final = __package__
+_log = logging.getLogger(f"{_CONSUMER}.quiet.left_out")
+
+
+class Quiet(logging.Filter):
+    """For the handler of a process that consumes; lets pass what is not of the consumer, and all of level debug."""
+
+    def __init__(self, flood: Flood | None = None) -> None:
+        super().__init__()
+        self._flood = flood or Flood()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written; what was left out is told with the next line, whosever it is."""
+        if record.name == _log.name:
+            return True
+        for (level, words), left_out in self._flood.ended().items():
+            _log.log(level, "%s: %d more lines like this were left out within %.0f s", words, left_out, SECONDS)
+        if record.levelno <= logging.DEBUG or not record.name.startswith(f"{_CONSUMER}."):
+            return True
+        left_out = self._flood.admits((record.levelno, getattr(record, "kind", record.msg)), _LINES)
+        if left_out:
+            record.msg = f"{record.getMessage()} ({left_out} lines like this were left out within {SECONDS:.0f} s)"
+            record.args = ()
+        return left_out is not None
