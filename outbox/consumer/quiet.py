@@ -23,8 +23,8 @@ class Quiet(logging.Filter):
         """Whether the line is written; what was left out is told with the next line, whosever it is."""
         if record.name == _log.name:
             return True
-        for (level, words), left_out in self._flood.ended().items():
-            _log.log(level, "%s: %d more lines like this were left out within %.0f s", words, left_out, SECONDS)
+        for (level, words), lines in self._flood.ended().items():
+            _log.log(level, "%s: %d more lines like this were left out within %.0f s", words, lines, SECONDS)
         if record.levelno <= logging.DEBUG or not record.name.startswith(f"{_CONSUMER}."):
             return True
         left_out = self._flood.admits((record.levelno, getattr(record, "kind", record.msg)), _LINES)
