@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from outbox.committed import AfterCommit
-from outbox.errors import InvalidMessage, NoTransaction
+from outbox.errors import NoTransaction
 from outbox.message import Message, Mode, encode
+from outbox.origin import checked_origin
 from outbox.pending import PendingAdds
 from outbox.store.insert import insert
 from outbox.store.lanes import lane_key, line_up
@@ -200,12 +201,3 @@ def _sqlite_commits_by_itself(connection: Connection) -> bool:
     driver: Any = connection.connection.driver_connection
     manual = driver.isolation_level is None or getattr(driver, "autocommit", None) is True  # the latter: Python 3.12
     return manual and not driver.in_transaction
-
-
-def checked_origin(origin: str) -> str:
-    """The origin, or ``InvalidMessage`` if it cannot travel as part of a property and a group name."""
-    if not origin or len(origin) > 100 or not all(c.isascii() and (c.isalnum() or c in "-_") for c in origin):
-        raise InvalidMessage(
-            "origin", f"{origin!r}: 1 to 100 letters, digits, '-' and '_' (it is part of a group name)"
-        )
-    return origin

@@ -22,8 +22,8 @@ from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from outbox.errors import SettingsError
 from outbox.misspelt import misspelt
+from outbox.origin import checked_origin
 from outbox.refusals import in_words, unreadable
-from outbox.session import checked_origin
 
 log = logging.getLogger(__name__)
 

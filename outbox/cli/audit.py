@@ -19,7 +19,7 @@ from outbox.cli import present
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, OfTopic, Origin, ready, seconds
 from outbox.envelope import origin_of
 from outbox.errors import InvalidMessage
-from outbox.session import checked_origin
+from outbox.origin import checked_origin
 from outbox.settings import Settings
 from outbox.store.audited import AuditedRows
 from outbox.store.database import Database
