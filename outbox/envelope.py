@@ -2,7 +2,7 @@
 
 from outbox.brokers.base import CONTENT_TYPE, KEY, MODE, ORIGIN, ROW_ID, TOKEN, Check, Outgoing
 from outbox.identity import unique_ids
-from outbox.store.claims import Attempt
+from outbox.store.attempt import Attempt
 from outbox.verdict import HalfView
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from outbox.flood import SECONDS, Flood, Kind
 from outbox.shown import cause
-from outbox.store.claims import Attempt
+from outbox.store.attempt import Attempt
 
 #: Lines about single rows of one topic, of one kind, in ``SECONDS``.
 _ROWS: Final = 50

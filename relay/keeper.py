@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from outbox.store.claims import Attempt, Claims
+from outbox.store.attempt import Attempt
+from outbox.store.claims import Claims
 
 
 class Hold:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outbox.once import Once
 from outbox.settings import Settings
-from outbox.store.claims import Attempt
+from outbox.store.attempt import Attempt
 from relay.breaker import Breaker
 from relay.shipping import Pass
 from relay.timing import Pause

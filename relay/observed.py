@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from outbox.health.pulse import Pulse
-from outbox.store.claims import Attempt
+from outbox.store.attempt import Attempt
 from relay.shipping import Pass, Stage
 
 

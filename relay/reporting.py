@@ -6,7 +6,7 @@ from typing import Any, Final
 from outbox.health.metrics import Metrics
 from outbox.health.vitals import Vitals
 from outbox.shown import cause
-from outbox.store.claims import Attempt
+from outbox.store.attempt import Attempt
 from relay.events import Events
 
 #: What a relay needs, by the names that probes are told.

@@ -24,7 +24,8 @@ from outbox.envelope import Envelopes
 from outbox.lifecycle import Verdict
 from outbox.message import Mode
 from outbox.settings import Settings
-from outbox.store.claims import Attempt, Claims
+from outbox.store.attempt import Attempt
+from outbox.store.claims import Claims
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.decisions import Decisions, Outcomes, Published, Refusal, Return, Winner
 from outbox.verdict import Confirmation, HalfView, Step, verdict

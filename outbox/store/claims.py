@@ -8,18 +8,17 @@ ids of later ones, until the row is delivered. Of a lane only the head is shippe
 parked right after, in a transaction of its own (``store.lanes``).
 """
 
-import json
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from outbox.clock import monotonic
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, sources_of
-from outbox.message import BODY_BYTES, Mode
+from outbox.message import BODY_BYTES
 from outbox.shown import cause
+from outbox.store.attempt import Attempt, attempt_of
 from outbox.store.change import Change, own_attempt, seconds
 from outbox.store.clock import utc_after
 from outbox.store.database import Database
@@ -27,33 +26,7 @@ from outbox.store.lanes import Lanes
 from outbox.store.lookback import Lookback
 from outbox.store.taking import Taking
 
-
-class Attempt(NamedTuple):
-    """A row under a fresh lease, as the relay ships it; a tuple, since a claim makes hundreds."""
-
-    row_id: int
-    topic: str
-    key: str
-    tag: str | None
-    payload: bytes
-    content_type: str
-    headers: Mapping[str, str]
-    lane: str | None
-    mode: Mode
-    #: Refusals so far.
-    failures: int
-    #: Claims so far, this one included.
-    attempts: int
-    #: Of this attempt; of a plain row the token of the first one that had no outcome.
-    token: str
-    #: Of this attempt alone.
-    lease_id: str
-
-
 _log = logging.getLogger(__name__)
-
-_NO_HEADERS: Final = "{}"
-_MODES: Final = {mode.value: mode for mode in Mode}
 
 #: Rounds of one claim at most, where rows that it meets have to be parked, and seconds after which one that has rows to
 #: ship begins no other: each parks up to a thousand rows in some 30 ms, and heads do not wait for all that is behind.
@@ -115,19 +88,10 @@ class Claims:
                 parked = len(behind)
             except SQLAlchemyError as error:
                 _log.warning("%d rows behind the heads of their lanes are not parked: %s", len(behind), cause(error))
-        return [_attempt(row, fresh) for row in rows if row[0] not in behind], parked
+        return [attempt_of(row, fresh) for row in rows if row[0] not in behind], parked
 
     def renew(self, attempts: Iterable[Attempt], lease: float) -> set[int]:
         """Leases the attempts for ``lease`` seconds from now; the ids of the rows that are still theirs."""
         with self._database.transaction(durable=False) as connection:
             rows = [{"id": it.row_id, "token": it.token, "lease": it.lease_id} for it in attempts]
             return set(self._renew.apply(connection, rows, seconds=lease))
-
-
-def _attempt(row: Any, fresh: str) -> Attempt:
-    row_id, topic, key, tag, payload, content_type, given_headers, lane, mode, failures, attempts, token, *_ = row
-    headers = {} if given_headers == _NO_HEADERS else json.loads(given_headers)
-    mode = _MODES[mode]
-    return Attempt(
-        row_id, topic, key, tag, payload, content_type, headers, lane, mode, failures, attempts, token, fresh
-    )

@@ -21,6 +21,7 @@ from outbox.lifecycle import Move, sources_of
 from outbox.message import Mode
 from outbox.schema import REASON_LENGTH, outbox
 from outbox.shown import cause
+from outbox.store.attempt import Attempt
 from outbox.store.change import (
     Change,
     Ending,
@@ -34,7 +35,6 @@ from outbox.store.change import (
     no_attempt,
     own_attempt,
 )
-from outbox.store.claims import Attempt
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
 from outbox.store.given import AnyText

@@ -11,28 +11,13 @@ from sqlalchemy.engine import Connection
 
 from outbox.message import Mode
 from outbox.schema import claimable, outbox
+from outbox.store.attempt import CLAIMED
 from outbox.store.change import due, seconds
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.given import given, selecting, updating
 from outbox.store.lookback import BACK, Look, Lookback, within_look
 
-#: What is read of a row, in this order.
-_CLAIMED = (
-    outbox.c.id,
-    outbox.c.topic,
-    outbox.c.key,
-    outbox.c.tag,
-    outbox.c.payload,
-    outbox.c.content_type,
-    sa.cast(outbox.c.headers, sa.Text()).label("headers"),  # most rows have none, which needs no parser
-    outbox.c.lane,
-    outbox.c.mode,
-    outbox.c.failures,
-    outbox.c.attempts,
-    outbox.c.token,
-)
-
-#: Leases rows and reads them; the rows' columns are those of ``_CLAIMED``.
+#: Leases rows and reads them; the rows' columns are those of ``CLAIMED``.
 Take = Callable[[Connection, Mapping[str, Any], Look], list[Any]]
 
 
@@ -48,7 +33,7 @@ class Taking:
 
     def take(self, connection: Connection, parameters: Mapping[str, Any], lookback: Lookback) -> list[Any]:
         """Leases up to ``rows`` rows of at most ``bytes``, one at least, for ``seconds`` under the id ``fresh``; their
-        columns begin with ``_CLAIMED``."""
+        columns begin with ``CLAIMED``."""
         take = self._bounded if lookback.matters else self._whole
         with lookback.look() as look:
             return take(connection, parameters, look)
@@ -87,8 +72,8 @@ def _take_at_once(*, bounded: bool) -> Take:
     chosen = sa.select(measured.c.id, measured.c.available_at, measured.c.place).where(fits).cte("chosen")
     take = outbox.update().where(outbox.c.id == chosen.c.id).values(**_leased())
     moments = (chosen.c.available_at, utc_now()) if bounded else ()
-    statement = take.returning(*_CLAIMED, chosen.c.place, *moments)
-    by_place = itemgetter(len(_CLAIMED))
+    statement = take.returning(*CLAIMED, chosen.c.place, *moments)
+    by_place = itemgetter(len(CLAIMED))
 
     def taken(connection: Connection, parameters: Mapping[str, Any], look: Look) -> list[Any]:
         """The leased rows, oldest first."""
@@ -112,8 +97,8 @@ class _TakeInSteps:
         self._candidates = candidates.with_only_columns(outbox.c.id, candidates.selected_columns["size"], *moments)
         lease = updating(dialect, chosen, _leased())
         returns = dialect == "sqlite"
-        self._lease: Any = lease.returning(*_CLAIMED) if returns else lease
-        self._read = None if returns else selecting(dialect, chosen, *_CLAIMED)
+        self._lease: Any = lease.returning(*CLAIMED) if returns else lease
+        self._read = None if returns else selecting(dialect, chosen, *CLAIMED)
 
     def __call__(self, connection: Connection, parameters: Mapping[str, Any], look: Look) -> list[Any]:
         """The leased rows, oldest first."""

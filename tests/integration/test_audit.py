@@ -26,8 +26,9 @@ from outbox.identity import fresh_token, unique_ids
 from outbox.lifecycle import State, Verdict
 from outbox.message import Mode
 from outbox.settings import Settings, load
+from outbox.store.attempt import Attempt
 from outbox.store.audited import AuditedRows
-from outbox.store.claims import Attempt, Claims
+from outbox.store.claims import Claims
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions, Outcomes, Winner

@@ -16,8 +16,9 @@ from outbox import InvalidMessage, Outbox
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, State, sources_of
 from outbox.schema import outbox
+from outbox.store.attempt import Attempt
 from outbox.store.change import Ending
-from outbox.store.claims import Attempt, Claims
+from outbox.store.claims import Claims
 from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases, Holding
 from outbox.store.database import Database

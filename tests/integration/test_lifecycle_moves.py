@@ -12,7 +12,8 @@ from outbox.brokers.base import Half
 from outbox.lifecycle import TRANSITIONS, Move, State, after, sources_of
 from outbox.message import Mode
 from outbox.schema import outbox
-from outbox.store.claims import Attempt, Claims
+from outbox.store.attempt import Attempt
+from outbox.store.claims import Claims
 from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases, Holding
 from outbox.store.database import Database

@@ -9,7 +9,8 @@ from outbox.identity import fresh_token
 from outbox.lifecycle import State
 from outbox.message import Mode
 from outbox.schema import outbox
-from outbox.store.claims import Attempt, Claims
+from outbox.store.attempt import Attempt
+from outbox.store.claims import Claims
 from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database

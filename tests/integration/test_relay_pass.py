@@ -10,7 +10,8 @@ from outbox.lifecycle import State, Verdict
 from outbox.message import Mode
 from outbox.schema import outbox
 from outbox.settings import Settings
-from outbox.store.claims import Attempt, Claims
+from outbox.store.attempt import Attempt
+from outbox.store.claims import Claims
 from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database

@@ -17,7 +17,7 @@ from outbox.brokers.remoting.pipeline import each
 from outbox.clock import monotonic
 from outbox.once import Once
 from outbox.settings import Settings
-from outbox.store.claims import Attempt
+from outbox.store.attempt import Attempt
 from relay.breaker import Breaker
 from relay.loop import Loop
 from relay.shipping import Pass

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from outbox.flood import SECONDS, Flood
-from outbox.store.claims import Attempt
+from outbox.store.attempt import Attempt
 from relay.events import LogEvents
 
 

@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from outbox.store.claims import Attempt, Claims
+from outbox.store.attempt import Attempt
+from outbox.store.claims import Claims
 from relay.keeper import LeaseKeeper
 
 LEASE = 30.0

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from outbox.settings import Settings
-from outbox.store.claims import Attempt
+from outbox.store.attempt import Attempt
 from relay.breaker import Breaker
 from relay.loop import Loop
 from relay.shipping import Pass
