@@ -74,7 +74,7 @@ def exported(source: str) -> tuple[list[str], set[str]]:
     declared: list[str] = []
     imported: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom) and node.module != "typing":
             imported |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
             declared = list(ast.literal_eval(node.value))

@@ -10,12 +10,8 @@ import outbox
 
 def loaded_by(program: str) -> set[str]:
     """The packages that a fresh interpreter has loaded once it has run the program."""
-    told = subprocess.run(
-        [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    telling = f"{program}\nimport sys\nprint(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", telling], check=True, capture_output=True, text=True)
     return {name.partition(".")[0] for name in told.stdout.split()}
 
 
