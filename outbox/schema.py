@@ -1,7 +1,7 @@
 """The declared tables. ``migrations/`` builds them; a test proves that head equals this metadata."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -68,6 +68,9 @@ outbox = sa.Table(
     sqlite_autoincrement=True,
 )
 
+#: The order in which rows become due, and in which both claims walk their indexes.
+DUE_FIRST: Final = (outbox.c.available_at, outbox.c.id)
+
 
 def state_in(states: Iterable[State]) -> ColumnElement[bool]:
     """The row is in one of the states; written out as literals, or no planner could match a partial index."""
@@ -122,30 +125,13 @@ def _state_index(*_: object, dialect: sa.Dialect, **__: object) -> bool:
     return dialect.name in MYSQL_FAMILY
 
 
-# Both claims walk an index in the order of (available_at, id), whatever the backlog behind it.
-sa.Index(
-    "ix_outbox_claim",
-    outbox.c.available_at,
-    outbox.c.id,
-    **_where(claimable()),
-).ddl_if(callable_=_partial_indexes)
-sa.Index(
-    "ix_outbox_commit_lease",
-    outbox.c.available_at,
-    outbox.c.id,
-    **_where(_decided()),
-).ddl_if(callable_=_partial_indexes)
-sa.Index("ix_outbox_state", outbox.c.state, outbox.c.parked, outbox.c.available_at, outbox.c.id).ddl_if(
-    callable_=_state_index
-)
+# Both claims find the first due rows at one end of an index, whatever the backlog behind them.
+sa.Index("ix_outbox_claim", *DUE_FIRST, **_where(claimable())).ddl_if(callable_=_partial_indexes)
+sa.Index("ix_outbox_commit_lease", *DUE_FIRST, **_where(_decided())).ddl_if(callable_=_partial_indexes)
+sa.Index("ix_outbox_state", outbox.c.state, outbox.c.parked, *DUE_FIRST).ddl_if(callable_=_state_index)
 
 # Operators list, count and requeue these few among millions that were delivered; a delivery never touches the index.
-sa.Index(
-    "ix_outbox_set_aside",
-    outbox.c.state,
-    outbox.c.id,
-    **_where(set_aside()),
-).ddl_if(callable_=_partial_indexes)
+sa.Index("ix_outbox_set_aside", outbox.c.state, outbox.c.id, **_where(set_aside())).ddl_if(callable_=_partial_indexes)
 
 # The head of a lane, whatever stands behind it and whatever has ended.
 sa.Index(

@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection
 from outbox.brokers.base import Half
 from outbox.identity import fresh_token
 from outbox.lifecycle import Move, State, sources_of, target_of
-from outbox.schema import REASON_LENGTH, outbox, unsettled
+from outbox.schema import DUE_FIRST, REASON_LENGTH, outbox, unsettled
 from outbox.store.change import (
     Change,
     Ending,
@@ -91,7 +91,7 @@ class CommitLeases:
             sa.select(outbox.c.id, outbox.c.half_id)
             .where(unsettled(), within_look())
             .where(outbox.c.available_at <= utc_after(sa.bindparam("since", type_=sa.Float())))
-            .order_by(outbox.c.available_at, outbox.c.id)
+            .order_by(*DUE_FIRST)
             .limit(sa.bindparam("rows"))
         )
 

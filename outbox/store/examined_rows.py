@@ -10,7 +10,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from outbox.lifecycle import State
 from outbox.message import Mode
-from outbox.schema import claimable, outbox, set_aside, unsettled
+from outbox.schema import DUE_FIRST, claimable, outbox, set_aside, unsettled
 from outbox.schema import database as database_table
 from outbox.store.clock import utc_after
 from outbox.store.database import Database
@@ -21,7 +21,6 @@ _RECENT: Final = 10_000
 _LOOKED_AT: Final = 100_000
 #: Reasons that are told apart.
 _REASONS: Final = 5
-_DUE: Final = (outbox.c.available_at, outbox.c.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,7 @@ class ExaminedRows:
 
     def open(self) -> OpenFacts:
         """By indexes alone, however many rows there are."""
-        decided = sa.select(outbox.c.half_group).where(unsettled()).order_by(*_DUE).limit(_LOOKED_AT).subquery()
+        decided = sa.select(outbox.c.half_group).where(unsettled()).order_by(*DUE_FIRST).limit(_LOOKED_AT).subquery()
         groups = sa.select(decided.c.half_group, sa.func.count()).group_by(decided.c.half_group)
         pending = sa.select(sa.exists().where(claimable()))
         with self._database.transaction(index_order=True) as connection:
@@ -86,7 +85,7 @@ class ExaminedRows:
     def _topics(connection: Connection) -> dict[str, Mode]:
         """Of the rows that are due first, of decided ones, and of recent ones."""
         found: dict[str, Mode] = {}
-        for which, order in ((claimable(), _DUE), (unsettled(), _DUE), (sa.true(), (outbox.c.id.desc(),))):
+        for which, order in ((claimable(), DUE_FIRST), (unsettled(), DUE_FIRST), (sa.true(), (outbox.c.id.desc(),))):
             rows = sa.select(outbox.c.topic, outbox.c.mode).where(which).order_by(*order).limit(_RECENT).subquery()
             for topic, mode in connection.execute(sa.select(rows.c.topic, rows.c.mode).distinct()):
                 if found.get(topic) is not Mode.TRANSACTIONAL:
@@ -115,7 +114,7 @@ class ExaminedRows:
 def _first_of(which: ColumnElement[bool]) -> sa.Subquery:
     """The moments of so many rows as are read at once, by the index that holds them."""
     moments = (outbox.c.created_at, outbox.c.not_before, outbox.c.decided_at)
-    return sa.select(*moments).where(which).order_by(*_DUE).limit(_LOOKED_AT).subquery()
+    return sa.select(*moments).where(which).order_by(*DUE_FIRST).limit(_LOOKED_AT).subquery()
 
 
 def _added_before(rows: sa.Subquery, long: float) -> ColumnElement[bool]:

@@ -15,7 +15,17 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import Move, State, sources_of
-from outbox.schema import ANY_LISTENER, claimable, following, heartbeat, outbox, set_aside, state_in, unsettled
+from outbox.schema import (
+    ANY_LISTENER,
+    DUE_FIRST,
+    claimable,
+    following,
+    heartbeat,
+    outbox,
+    set_aside,
+    state_in,
+    unsettled,
+)
 from outbox.store.change import due
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
@@ -133,28 +143,17 @@ def _believed(connection: Connection, query: sa.Select[Any]) -> int:
 
 def _first_due(which: ColumnElement[bool]) -> sa.Select[Any, Any]:
     """Since when the first of these rows could have been worked on: one step in its index."""
-    return (
-        sa.select(outbox.c.available_at, utc_now())
-        .where(which, due())
-        .order_by(outbox.c.available_at, outbox.c.id)
-        .limit(1)
-    )
+    return sa.select(outbox.c.available_at, utc_now()).where(which, due()).order_by(*DUE_FIRST).limit(1)
 
 
 def _oldest_decision() -> sa.Select[Any, Any]:
-    next_ones = (
-        sa.select(outbox.c.decided_at)
-        .where(unsettled())
-        .order_by(outbox.c.available_at, outbox.c.id)
-        .limit(BOUND)
-        .subquery()
-    )
+    next_ones = sa.select(outbox.c.decided_at).where(unsettled()).order_by(*DUE_FIRST).limit(BOUND).subquery()
     return sa.select(sa.func.min(next_ones.c.decided_at), utc_now())
 
 
 def _held_lanes(dialect: str) -> sa.Select[int]:
     """Read from the end of the index that has the dead rows: one that keeps millions of them is not read through."""
-    newest = (outbox.c.available_at, outbox.c.id) if dialect in MYSQL_FAMILY else (outbox.c.id,)
+    newest = DUE_FIRST if dialect in MYSQL_FAMILY else (outbox.c.id,)
     dead = sa.select(outbox.c.open_lane).where(set_aside(), state_in((State.DEAD,)), ~outbox.c.parked)
     rows = dead.order_by(*(column.desc() for column in newest)).limit(BOUND).subquery()
     return sa.select(sa.func.count(rows.c.open_lane.distinct()))

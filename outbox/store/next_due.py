@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from outbox.schema import claimable, outbox, unsettled
+from outbox.schema import DUE_FIRST, claimable, outbox, unsettled
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
 from outbox.store.lookback import BACK, Lookback, within_look
@@ -36,7 +36,7 @@ class _Head:
     def __init__(self, condition: sa.ColumnElement[bool]) -> None:
         columns = (outbox.c.available_at, utc_now().label("now"))
         rows = sa.select(*columns).where(condition, within_look())
-        self._first: Any = rows.order_by(outbox.c.available_at, outbox.c.id).limit(1)
+        self._first: Any = rows.order_by(*DUE_FIRST).limit(1)
         self._lookback = Lookback()
 
     def seconds(self, database: Database) -> float | None:

@@ -10,7 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from outbox.columns import Instant
-from outbox.schema import outbox, unsettled
+from outbox.schema import DUE_FIRST, outbox, unsettled
 from outbox.store.database import Database
 
 #: Rows of one statement, and statements of one run.
@@ -54,8 +54,7 @@ class OpenGroups:
 def _groups(page: int, *, exclusive: bool) -> sa.Select[str, datetime, int]:
     after = sa.bindparam("after", type_=Instant())
     beyond = outbox.c.available_at > after if exclusive else outbox.c.available_at >= after
-    due = (outbox.c.available_at, outbox.c.id)
-    rows = sa.select(outbox.c.half_group, outbox.c.available_at).where(unsettled(), beyond).order_by(*due).limit(page)
-    of = rows.subquery()
+    rows = sa.select(outbox.c.half_group, outbox.c.available_at).where(unsettled(), beyond)
+    of = rows.order_by(*DUE_FIRST).limit(page).subquery()
     last: sa.ColumnElement[datetime] = sa.func.max(of.c.available_at)
     return sa.select(of.c.half_group, sa.type_coerce(last, Instant()), sa.func.count()).group_by(of.c.half_group)

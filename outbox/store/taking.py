@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from outbox.message import Mode
-from outbox.schema import claimable, outbox
+from outbox.schema import DUE_FIRST, claimable, outbox
 from outbox.store.attempt import CLAIMED
 from outbox.store.change import due, seconds
 from outbox.store.clock import utc_after, utc_now
@@ -44,8 +44,7 @@ def _candidates(*, bounded: bool) -> Any:
     size = sa.func.length(outbox.c.payload).label("size")
     rows = sa.select(outbox.c.id, outbox.c.available_at, size).where(claimable(), due())
     rows = rows.where(within_look()) if bounded else rows
-    ordered = rows.order_by(outbox.c.available_at, outbox.c.id)
-    return ordered.limit(sa.bindparam("rows")).with_for_update(skip_locked=True)
+    return rows.order_by(*DUE_FIRST).limit(sa.bindparam("rows")).with_for_update(skip_locked=True)
 
 
 def _leased() -> dict[str, Any]:
@@ -61,7 +60,7 @@ def _leased() -> dict[str, Any]:
 def _take_at_once(*, bounded: bool) -> Take:
     """One statement, for PostgreSQL."""
     found = _candidates(bounded=bounded).cte("candidates")
-    order = (found.c.available_at, found.c.id)
+    order = tuple(found.c[column.name] for column in DUE_FIRST)
     measured = sa.select(
         found.c.id,
         found.c.available_at,
