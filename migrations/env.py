@@ -3,7 +3,7 @@
 from alembic import context
 
 from outbox.consumer.schema import inbox  # noqa: F401 -- declares the consumer's tables on the metadata
-from outbox.migrate import VERSION_TABLE
+from outbox.revision import VERSION_TABLE
 from outbox.schema import metadata
 
 config = context.config

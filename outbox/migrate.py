@@ -1,30 +1,24 @@
-"""The schema's revisions: applied, checked and printed through Alembic."""
+"""The schema's revisions: applied and printed through Alembic."""
 
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.engine import Connection
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError
 from outbox.resumed import resuming
+from outbox.revision import VERSION_TABLE, folder
 from outbox.shown import where
 from outbox.store.database import Database
 from outbox.store.patience import wait_for_ever
 from outbox.store.supported import dotted, oldest_of, server_of
 
-#: A name of our own, so that the toolkit lives beside the application's revisions in one database.
-VERSION_TABLE = "outbox_schema_version"
-#: How a database is chosen; the last is for those that ``outbox.toml`` lists.
-_CHOICE = "OUTBOX_DATABASE_URL, --database-url or --database"
 #: Seconds for which an upgrade waits for another one where the database wants a number.
 _WAIT = 300
 
@@ -55,53 +49,6 @@ def sql(dialect: str) -> str:
     config.output_buffer = written
     command.upgrade(config, "head", sql=True)
     return written.getvalue()
-
-
-def current(connection: Connection) -> str | None:
-    """The revision that the database is at; None: the schema is not there."""
-    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
-
-
-def head() -> str:
-    """The revision that this version of the toolkit needs."""
-    revision = ScriptDirectory.from_config(_config()).get_current_head()
-    if revision is None:
-        raise SchemaError(f"no revisions in {_folder()}: the installation is incomplete, install the package again")
-    return revision
-
-
-def knows(revision: str) -> bool:
-    """Whether the revision is one of this version's or an earlier one's."""
-    return any(it.revision == revision for it in ScriptDirectory.from_config(_config()).walk_revisions())
-
-
-def check(database: Database) -> None:
-    """Raises ``SchemaError`` unless the schema is at this version's revision. Makes no file of SQLite."""
-    if path := database.missing_file():
-        raise SchemaError(f"{path}: there is no such file: correct the URL, or run `outbox db upgrade`, which makes it")
-    with database.engine.connect() as connection:
-        check_on(connection)
-
-
-def check_on(connection: Connection) -> None:
-    """Raises ``SchemaError`` unless the schema that the connection sees is at this version's revision."""
-    at = current(connection)
-    if at is None:
-        raise SchemaError(
-            f"the outbox tables are missing from {where(connection.engine.url)}: run `outbox db upgrade` with it as "
-            f"{_CHOICE}"
-        )
-    if at == head():
-        return
-    if not knows(at):
-        raise SchemaError(
-            f"{where(connection.engine.url)} is at revision {at}, which this version of the toolkit does not know (it "
-            f"needs {head()}): install the version that made it, or a newer one"
-        )
-    raise SchemaError(
-        f"{where(connection.engine.url)} is at revision {at}, this version of the toolkit needs {head()}: run "
-        f"`outbox db upgrade` with it as {_CHOICE}"
-    )
 
 
 def _refuse_old(connection: Connection) -> None:
@@ -137,12 +84,6 @@ def _alone(connection: Connection) -> Iterator[None]:
 
 def _config(**attributes: object) -> Config:
     config = Config(attributes=attributes)
-    config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
+    config.set_main_option("script_location", str(folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
-
-
-def _folder() -> Path:
-    """Beside this package in a checkout, inside it in an installed wheel."""
-    inside = Path(__file__).parent / "migrations"
-    return inside if inside.is_dir() else Path(__file__).parent.parent / "migrations"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outbox import migrate, settings
+from outbox import migrate, revision, settings
 from outbox.cli.options import DatabaseUrl, Named, opened
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError, SettingsError
@@ -33,9 +33,9 @@ def upgrade(database_url: DatabaseUrl = None, named: Named = None) -> None:
     """Brings the schema to this version; does nothing where it is there already."""
     with opened(database_url, named, at_head=False) as database:
         with database.engine.connect() as connection:
-            before = migrate.current(connection)
+            before = revision.current(connection)
         migrate.upgrade(database)
-    now = migrate.head()
+    now = revision.head()
     typer.echo(f"schema at revision {now}" + ("" if before == now else f" (before: {before or 'none'})"))
 
 
@@ -44,11 +44,11 @@ def check(database_url: DatabaseUrl = None, named: Named = None) -> None:
     """Says whether the schema fits this version; exit code 1 if it does not."""
     with opened(database_url, named, at_head=False) as database:
         try:
-            migrate.check(database)
+            revision.check(database)
         except SchemaError as found:
             typer.echo(f"outbox: {found}", err=True)
             raise typer.Exit(1) from found
-    typer.echo(f"schema at revision {migrate.head()}, as this version needs it")
+    typer.echo(f"schema at revision {revision.head()}, as this version needs it")
 
 
 @app.command()

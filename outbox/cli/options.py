@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from sqlalchemy.exc import DBAPIError
 
-from outbox import migrate, settings
+from outbox import revision, settings
 from outbox.errors import SettingsError
 from outbox.settings import Settings
 from outbox.shown import cause, where, without_secrets
@@ -67,7 +67,7 @@ def ready(
     database = open_database(loaded, statement_timeout)
     try:
         if at_head:
-            migrate.check(database)
+            revision.check(database)
         yield database
     except DBAPIError as error:
         url = database.engine.url

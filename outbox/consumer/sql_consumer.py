@@ -7,7 +7,7 @@ from typing import Any, Required, TypedDict
 from sqlalchemy.engine import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outbox import migrate
+from outbox import revision
 from outbox.brokers.source import Delivery
 from outbox.columns import MYSQL_FAMILY
 from outbox.consumer import claims, parking, retention
@@ -97,7 +97,7 @@ class SqlConsumer(Consumer):
 
     def _check_tables(self) -> None:
         with self._engine.connect() as connection:
-            migrate.check_on(connection)
+            revision.check_on(connection)
 
     def park(self, delivery: Delivery, reason: str) -> bool:
         """Stores the delivery in the parking table."""

@@ -15,7 +15,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy.engine import Connection
 
 import outbox.consumer.schema  # noqa: F401 -- declares the consumer's tables
-from outbox import migrate
+from outbox import revision
 from outbox.columns import MYSQL_FAMILY, ExactText
 from outbox.schema import metadata
 from outbox.store.database import Database
@@ -47,16 +47,16 @@ class ExaminedSchema:
     def facts(self) -> SchemaFacts:
         """Of the schema that the connection sees."""
         with self._database.engine.connect() as connection:
-            revision = migrate.current(connection)
-            if revision is None:
-                return SchemaFacts(None, migrate.head())
+            at = revision.current(connection)
+            if at is None:
+                return SchemaFacts(None, revision.head())
             return SchemaFacts(
-                revision,
-                migrate.head(),
+                at,
+                revision.head(),
                 [*_differences(connection), *_predicates(connection), *_invalid(connection)],
                 list(_checks(connection)),
                 list(_collations(connection)),
-                migrate.knows(revision),
+                revision.knows(at),
             )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outbox import migrate
+from outbox import migrate, revision
 from outbox.cli import present
 from outbox.lifecycle import State
 from outbox.message import Mode
@@ -328,7 +328,7 @@ def test_db_check_and_upgrade_tell_the_revision(anywhere: Command) -> None:
     there = anywhere("db", "check")
     again = anywhere("db", "upgrade")
     # Then the first check finds something, and the second does not
-    head = migrate.head()
+    head = revision.head()
     assert (missing.code, made.code, there.code, again.code) == (1, 0, 0, 0)
     assert "outbox db upgrade" in missing.err
     assert made.out == f"schema at revision {head} (before: none)\n"

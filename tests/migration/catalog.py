@@ -6,7 +6,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from outbox.migrate import VERSION_TABLE
+from outbox.revision import VERSION_TABLE
 
 _POSTGRESQL = (
     """

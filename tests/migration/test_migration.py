@@ -9,11 +9,12 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 import outbox.consumer.schema  # noqa: F401 -- declares the consumer's tables
-from outbox import migrate
+from outbox import migrate, revision
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError
 from outbox.lifecycle import State, open_states
@@ -44,7 +45,7 @@ def schema_of(database: Database) -> list[str]:
 
 def revision_of(database: Database) -> str | None:
     with database.engine.connect() as connection:
-        return migrate.current(connection)
+        return revision.current(connection)
 
 
 def statements(script: str) -> list[str]:
@@ -106,7 +107,7 @@ def test_autogenerate_finds_nothing_to_do(empty: Database) -> None:
         return bool(item._ddl_if.callable_(dialect=empty.engine.dialect))
 
     with empty.engine.connect() as connection:
-        options = {"compare_type": True, "include_object": included, "version_table": migrate.VERSION_TABLE}
+        options = {"compare_type": True, "include_object": included, "version_table": revision.VERSION_TABLE}
         assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
 
 
@@ -124,7 +125,7 @@ def test_the_printed_script_builds_the_same_schema(empty: Database, declared: Da
     # Then it is what an upgrade builds, and known to be at head
     migrate.upgrade(declared)
     assert schema_of(empty) == schema_of(declared)
-    migrate.check(empty)
+    revision.check(empty)
     assert re.fullmatch("[0-9a-f]{16}", Identity(empty).database_id())
 
 
@@ -154,7 +155,7 @@ def test_upgrades_at_the_same_time_follow_each_other(empty: Database) -> None:
         futures = [threads.submit(migrate.upgrade, empty) for _ in range(4)]
     # Then none fails, and one identity was drawn
     assert [future.exception() for future in futures] == [None] * 4
-    assert revision_of(empty) == migrate.head()
+    assert revision_of(empty) == revision.head()
     assert len(Identity(empty).database_id()) == 16
 
 
@@ -172,7 +173,7 @@ def test_the_next_upgrade_begins_when_the_last_one_is_committed(empty: Database)
     event.listen(empty.engine, "before_cursor_execute", released)
     migrate.upgrade(empty)
     # Then others get the lock once they can see what was done
-    assert seen == [migrate.head()]
+    assert seen == [revision.head()]
 
 
 class Died(Exception):
@@ -199,7 +200,7 @@ def test_an_upgrade_that_died_anywhere_is_taken_up(empty: Database, declared: Da
         except Died:
             # When another one is run / Then it leads to the declared schema, and one identity was drawn
             migrate.upgrade(empty)
-        migrate.check(empty)
+        revision.check(empty)
         assert schema_of(empty) == schema_of(declared)
         with empty.transaction() as connection:
             assert connection.scalar(sa.text("SELECT count(*) FROM outbox_database")) == 1
@@ -223,20 +224,27 @@ def test_a_table_of_somebody_else_is_not_taken_for_a_part_of_the_schema(empty: D
     assert revision_of(empty) is None
 
 
+def test_the_revisions_are_those_that_alembic_knows() -> None:
+    script = ScriptDirectory.from_config(migrate._config())
+    assert revision.head() == script.get_current_head()
+    assert [it.revision for it in script.walk_revisions() if not revision.knows(it.revision)] == []
+    assert not revision.knows("")
+
+
 def test_a_check_tells_missing_old_and_newer_schemas_apart(empty: Database) -> None:
     with pytest.raises(SchemaError, match="outbox db upgrade"):
-        migrate.check(empty)
+        revision.check(empty)
     with empty.engine.begin() as connection:
         command.upgrade(migrate._config(connection=connection), "0001")
     with pytest.raises(SchemaError, match=r"revision 0001, .* run `outbox db upgrade`"):
-        migrate.check(empty)
+        revision.check(empty)
     migrate.upgrade(empty)
-    migrate.check(empty)
+    revision.check(empty)
     with empty.transaction() as connection:
-        connection.execute(sa.text(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '9999'"))
+        connection.execute(sa.text(f"UPDATE {revision.VERSION_TABLE} SET version_num = '9999'"))
     # An upgrade would not help there
     with pytest.raises(SchemaError, match=r"revision 9999, which .* does not know.* install") as newer:
-        migrate.check(empty)
+        revision.check(empty)
     assert "db upgrade" not in str(newer.value)
     with pytest.raises(SchemaError, match="9999"):
         migrate.upgrade(empty)
@@ -267,7 +275,7 @@ def test_a_downgrade_to_base_leaves_nothing(empty: Database) -> None:
     assert schema_of(empty) == []
     assert revision_of(empty) is None
     migrate.upgrade(empty)
-    assert revision_of(empty) == migrate.head()
+    assert revision_of(empty) == revision.head()
 
 
 def test_an_id_names_one_row_for_ever(empty: Database) -> None:

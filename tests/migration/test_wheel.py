@@ -33,8 +33,8 @@ def test_an_installed_copy_upgrades_a_database(wheel: Path, tmp_path: Path) -> N
     # Given the wheel unpacked, with no checkout around it
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = (
-        "import outbox.migrate as m; from outbox.store.database import Database;"
-        "assert 'site' in m.__file__, m.__file__; d = Database('sqlite:///there.db'); m.upgrade(d); m.check(d)"
+        "import outbox.migrate as m, outbox.revision as r; from outbox.store.database import Database;"
+        "assert 'site' in m.__file__, m.__file__; d = Database('sqlite:///there.db'); m.upgrade(d); r.check(d)"
     )
     # When it upgrades / Then the revisions were found inside the package
     run = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); {code}"]
