@@ -7,7 +7,7 @@ from checkback.listener import Listener
 from outbox import clock
 from outbox.brokers.base import Broker
 from outbox.commits import Commits
-from outbox.envelope import Envelopes, origin_of
+from outbox.envelope import Envelopes
 from outbox.health.vitals import Vitals
 from outbox.settings import Settings
 from outbox.store.commit_leases import CommitLeases
@@ -23,7 +23,7 @@ def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals
     checker = Checker(
         leases,
         Commits(broker, leases, settings.broker_retention),
-        Envelopes(origin_of(settings.service, identity.database_id())),
+        Envelopes(identity.origin(settings.service)),
         commit_window=settings.commit_window,
         commit_lease=settings.commit_lease,
         now=clock.monotonic,

@@ -15,9 +15,9 @@ from typing import Final
 from outbox.brokers.base import ORIGIN, ROW_ID, Broker, Sought
 from outbox.brokers.ledger import CannotTell, Copies, Ledger, Seen, Wanted
 from outbox.clock import monotonic
-from outbox.envelope import parts_of
 from outbox.lifecycle import State, open_states
 from outbox.message import Mode
+from outbox.origin import parts_of
 from outbox.store.audited import AuditedRow, AuditedRows, Window
 from outbox.verdict import Sighting
 

@@ -6,17 +6,6 @@ from outbox.store.attempt import Attempt
 from outbox.verdict import HalfView
 
 
-def origin_of(service: str, database_id: str) -> str:
-    """Whose half this is: the service's name and the random identity of its database. Both must match."""
-    return f"{service}/{database_id}"
-
-
-def parts_of(origin: str) -> tuple[str, str]:
-    """The service's name and the database's identity; the latter is empty where there is none."""
-    service, _, database_id = origin.partition("/")
-    return service, database_id
-
-
 class Envelopes:
     """Puts rows into envelopes of one origin, and reads the address off the halves that come back."""
 

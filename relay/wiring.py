@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from outbox import clock
 from outbox.brokers.base import Broker
 from outbox.commits import Commits
-from outbox.envelope import Envelopes, origin_of
+from outbox.envelope import Envelopes
 from outbox.health.pulse import Pulse
 from outbox.health.vitals import Vitals
 from outbox.settings import Settings
@@ -59,7 +59,7 @@ def build(
     breaker = _breaker(settings, broker, claiming)
     claims, leases, identity = Claims(database), CommitLeases(database, settings.holds_lane), Identity(database)
     keeper = LeaseKeeper(claims, settings.lease, clock.monotonic)
-    envelopes = Envelopes(origin_of(settings.service, identity.database_id()))
+    envelopes = Envelopes(identity.origin(settings.service))
     stage = Stage(
         broker,
         claims,

@@ -17,7 +17,6 @@ from outbox.audit import Audit, Finding, Kind, Scope, Untold, before, scope_of
 from outbox.brokers.ledger import CannotTell
 from outbox.cli import present
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, OfTopic, Origin, ready, seconds
-from outbox.envelope import origin_of
 from outbox.errors import InvalidMessage
 from outbox.origin import checked_origin
 from outbox.settings import Settings
@@ -111,7 +110,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 @contextmanager
 def _opened(loaded: Settings, database: Database, scope: Scope, others: Collection[str]) -> Iterator[Audit]:
-    origin = origin_of(loaded.service, Identity(database).database_id())
+    origin = Identity(database).origin(loaded.service)
     with closing(open_broker(loaded)) as broker, closing(open_ledger(loaded)) as ledger:
         yield Audit(AuditedRows(database), broker, ledger, origin, scope, others)
 

@@ -18,7 +18,6 @@ from outbox.brokers.shared import SharedBroker
 from outbox.cli.figures import FreshFigures, register_figures
 from outbox.cli.options import ready
 from outbox.cli.stopping import in_a_thread
-from outbox.envelope import origin_of
 from outbox.health.metrics import Metrics
 from outbox.health.server import HealthServer
 from outbox.health.supervisor import Supervisor
@@ -113,7 +112,7 @@ class ServedDatabase:
     @contextmanager
     def _opened(self) -> Iterator[tuple[Database, Broker]]:
         with ready(self._settings) as database:
-            origin = origin_of(self._settings.service, Identity(database).database_id())
+            origin = Identity(database).origin(self._settings.service)
             register_figures(self._metrics, FreshFigures(Gauges(database).figures), self.name)
             with closing(self._brokers.get(self._settings).of(origin)) as broker:
                 yield database, broker

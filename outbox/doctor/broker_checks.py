@@ -7,8 +7,8 @@ from typing import Final
 from outbox.brokers.examiner import Discarded, DiscardTopic, GroupFacts, Runtime, TopicFacts
 from outbox.doctor import broker_subjects as subject
 from outbox.doctor.findings import Finding, Level
-from outbox.envelope import parts_of
 from outbox.message import Mode
+from outbox.origin import parts_of
 
 _READ: Final = 4
 _WRITE: Final = 2

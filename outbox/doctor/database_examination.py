@@ -9,8 +9,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from outbox.doctor import database_checks, database_subjects, row_checks
 from outbox.doctor.findings import Finding
-from outbox.envelope import origin_of
 from outbox.message import Mode
+from outbox.origin import origin_of
 from outbox.settings import Settings
 from outbox.shown import where, without_secrets
 from outbox.store.database import Database

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from outbox.identity import fresh_token
+from outbox.origin import origin_of
 from outbox.schema import ANY_LISTENER, heartbeat
 from outbox.schema import database as database_table
 from outbox.store.clock import utc_after, utc_now
@@ -25,6 +26,10 @@ class Identity:
         """The random identity that the migration wrote."""
         with self._database.transaction() as connection:
             return str(connection.execute(sa.select(database_table.c.database_id)).scalar_one())
+
+    def origin(self, service: str) -> str:
+        """The origin of what ``service`` sends from this database."""
+        return origin_of(service, self.database_id())
 
     def adopt(self) -> str:
         """Draws a new identity for a database that is a copy, and returns it.

@@ -10,7 +10,6 @@ import pytest
 from outbox import Outbox
 from outbox.brokers.base import KEY, ORIGIN, ROW_ID, TOKEN, Half, Outgoing, Stored
 from outbox.brokers.remoting.broker import RemotingBroker
-from outbox.envelope import origin_of
 from outbox.identity import unique_ids
 from outbox.lifecycle import State
 from outbox.store.claims import Claims
@@ -29,7 +28,7 @@ class Orphans:
         self._database = deployment.database
         self._topic = deployment.topic
         self._broker = RemotingBroker(namesrv, group_of(deployment.topic))
-        self._origin = origin_of("shop", Identity(deployment.database).database_id())
+        self._origin = Identity(deployment.database).origin("shop")
 
     def leased_row(self, key: str, lease: float) -> tuple[int, str]:
         """A row under a lease of so many seconds, and its token."""

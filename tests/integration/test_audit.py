@@ -21,7 +21,7 @@ from outbox.audit import Audit, Untold, scope_of
 from outbox.brokers.base import ORIGIN, ROW_ID, Broker, Ending, Half, Outgoing, Stored
 from outbox.brokers.embedded import EmbeddedInspector
 from outbox.clock import monotonic
-from outbox.envelope import Envelopes, origin_of
+from outbox.envelope import Envelopes
 from outbox.identity import fresh_token, unique_ids
 from outbox.lifecycle import State, Verdict
 from outbox.message import Mode
@@ -71,7 +71,7 @@ class Bench:
 
     def origin(self) -> str:
         """The origin of this database's messages."""
-        return origin_of(self.settings.service, Identity(self.database).database_id())
+        return Identity(self.database).origin(self.settings.service)
 
     def stored(self, outgoing: Outgoing) -> Half:
         """A half at the broker."""
