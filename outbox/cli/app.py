@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from outbox.cli.commands import Commands
+from outbox.cli.quiet import quieten
 from outbox.errors import OutboxError
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ def _options(
     logging.basicConfig(
         level=_LEVELS[log_level], stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    quieten()
     logging.getLogger("apscheduler").setLevel(max(_LEVELS[log_level], logging.WARNING))
     logging.getLogger("alembic").setLevel(max(_LEVELS[log_level], logging.WARNING))
 

@@ -1,6 +1,5 @@
 """``outbox consume``: a consumer that runs until SIGTERM."""
 
-import logging
 import threading
 from functools import partial
 from typing import Annotated
@@ -9,10 +8,10 @@ import typer
 
 from outbox import settings
 from outbox.cli.options import BrokerUrl, Origin
+from outbox.cli.quiet import quieten
 from outbox.cli.stopping import stopped_by_signals
 from outbox.cli.target import Target, imported, target_reachable
 from outbox.consumer import RunnerSettings, run
-from outbox.consumer.quiet import Quiet
 from outbox.consumer.schedule import ORDERLY_DELAYS, RETRY_DELAYS
 from outbox.settings import Settings
 from outbox.wiring import open_source
@@ -36,8 +35,7 @@ def consume_command(
     """Receives messages and hands them to the handlers of an Inbox until SIGTERM."""
     loaded = settings.load(broker_url=broker_url, origin=origin, threads=threads, orderly=orderly)
     inbox = imported(target)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(Quiet())
+    quieten()  # also what the target's module has set up
     stop = threading.Event()
     with stopped_by_signals(stop.set), target_reachable(target):
         source = partial(open_source, loaded)

@@ -1,11 +1,11 @@
-"""What a consumer's log says where all its messages fail."""
+"""What the log of a process says where all its messages meet the same fate."""
 
 import logging
 from collections.abc import Iterator
 
 import pytest
 
-from outbox.consumer.quiet import Quiet
+from outbox.cli.quiet import Quiet
 from outbox.flood import SECONDS, Flood
 from tests.unit.relay.test_events import Clock
 
