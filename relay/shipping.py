@@ -40,7 +40,7 @@ Result = Prepared | Publication
 _AT_ONCE = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """What a pass works with."""
 

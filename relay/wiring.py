@@ -59,18 +59,17 @@ def build(
     breaker = _breaker(settings, broker, claiming)
     claims, leases, identity = Claims(database), CommitLeases(database, settings.holds_lane), Identity(database)
     keeper = LeaseKeeper(claims, settings.lease, clock.monotonic)
-    envelopes = Envelopes(identity.origin(settings.service))
     stage = Stage(
-        broker,
-        claims,
-        Decisions(database, settings.holds_lane),
-        leases,
-        envelopes,
-        keeper,
-        breaker,
-        events,
-        settings,
-        clock.monotonic,
+        broker=broker,
+        claims=claims,
+        decisions=Decisions(database, settings.holds_lane),
+        leases=leases,
+        envelopes=Envelopes(identity.origin(settings.service)),
+        keeper=keeper,
+        breaker=breaker,
+        events=events,
+        settings=settings,
+        now=clock.monotonic,
     )
     finisher = (
         Commits(broker, leases, settings.broker_retention)

@@ -1,5 +1,7 @@
 """One pass of the relay: a real store, a broker that answers as the test says."""
 
+from dataclasses import replace
+
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
@@ -42,24 +44,23 @@ class Relay:
         self.breaker = Breaker(1, 4, self.clock)
         claims = Claims(database)
         self.stage = Stage(
-            self.broker,
-            claims,
-            Decisions(database),
-            CommitLeases(database),
-            Envelopes("tests/db"),
-            LeaseKeeper(claims, self.settings.lease, self.clock),
-            self.breaker,
-            events or Events(),
-            self.settings,
-            self.clock,
+            broker=self.broker,
+            claims=claims,
+            decisions=Decisions(database),
+            leases=CommitLeases(database),
+            envelopes=Envelopes("tests/db"),
+            keeper=LeaseKeeper(claims, self.settings.lease, self.clock),
+            breaker=self.breaker,
+            events=events or Events(),
+            settings=self.settings,
+            now=self.clock,
         )
 
     def run(self, decisions: Decisions | None = None) -> int:
         """Claims and ships once; the number of rows."""
         stage = self.stage
         if decisions is not None:
-            fields = {name: getattr(stage, name) for name in Stage.__dataclass_fields__}
-            stage = Stage(**fields | {"decisions": decisions})
+            stage = replace(stage, decisions=decisions)
         one = Pass(stage)
         attempts, since = one.claim()
         if attempts:
