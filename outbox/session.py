@@ -129,7 +129,19 @@ class Outbox:
             raise ValueError(f"if_exists={if_exists!r}: 'raise' or 'skip'")
         earliest = earliest_of(not_before, delay, deliver_at)
         timer = Timer(deliver_at, delay_level)
-        message = self._message(topic, key, payload, tag, lane, headers, content_type, earliest, timer)
+        body, natural_type = encode(payload)
+        message = Message(
+            topic=topic,
+            key=key,
+            body=body,
+            tag=tag,
+            content_type=content_type or natural_type,
+            headers=dict(headers or {}),
+            mode=Mode.PLAIN if topic in self._plain_topics else Mode.TRANSACTIONAL,
+            not_before=earliest,
+            timer=timer,
+            lane=lane,
+        )
         self._tell_of(session)
         write = partial(_add, message=message, skip=if_exists == "skip", lane_lock=self._lane_lock)
         if isinstance(session, AsyncSession | AsyncConnection):
@@ -142,23 +154,6 @@ class Outbox:
         session = session.sync_session if isinstance(session, AsyncSession) else session
         if isinstance(session, Session):
             self._after_commit.of(session)
-
-    def _message(
-        self,
-        topic: str,
-        key: str,
-        payload: Any,
-        tag: str | None,
-        lane: str | None,
-        headers: Mapping[str, str] | None,
-        content_type: str | None,
-        not_before: datetime | timedelta | None,
-        timer: Timer,
-    ) -> Message:
-        body, natural_type = encode(payload)
-        mode = Mode.PLAIN if topic in self._plain_topics else Mode.TRANSACTIONAL
-        natural = content_type or natural_type
-        return Message(topic, key, body, tag, natural, dict(headers or {}), mode, not_before, timer, lane)
 
 
 def _add(session: Session | Connection, message: Message, skip: bool, lane_lock: bool) -> int:
