@@ -2,11 +2,13 @@
 
 import threading
 from dataclasses import dataclass
+from typing import Final
 
 from outbox.clock import monotonic
 from outbox.health.supervisor import Supervisor
 from outbox.health.vitals import Vitals
 from outbox.settings import Settings
+from outbox.store.clock_sweep import ClockSweep
 from outbox.store.lane_sweep import LaneSweep
 from outbox.store.retention import Periods, Retention
 from relay.events import Events
@@ -19,6 +21,8 @@ from relay.watch import Watch
 
 #: The claiming loop, as probes are told.
 LOOP = "relay"
+#: Seconds between two looks for rows that the database's clock, set back, would keep waiting.
+_CLOCK_SWEEP_EVERY: Final = 5.0
 #: Seconds for which the watch may be silent: a database that says nothing is waited for.
 _WATCH_PATIENCE = 60.0
 #: Seconds for a purge beyond its interval: well above ``relay.purge.LONGEST``, after which a run ends by itself.
@@ -35,6 +39,7 @@ class Work:
     reconciler: Reconciler
     retention: Retention
     lanes: LaneSweep
+    clock: ClockSweep
     events: Events
 
 
@@ -86,6 +91,7 @@ class Daemon:
         every(settings.lease / 3, work.keeper.renew, "renew", misfire_grace_time=None)
         every(settings.reconcile_every, self._reconcile, "reconcile")
         every(settings.lane_sweep_every, self._sweep, "lanes")
+        every(_CLOCK_SWEEP_EVERY, self._sweep_clock, "clock")
         every(settings.purge_every, self._purge.run, "purge", patience=_PURGE_PATIENCE)
 
     def _reconcile(self) -> None:
@@ -97,4 +103,9 @@ class Daemon:
         """A lane that had to be found does not wait for the loop's next look as well."""
         if woken := self._work.lanes.run():
             self._work.events.woken(woken)
+            self._work.loop.wake()
+
+    def _sweep_clock(self) -> None:
+        if rows := self._work.clock.run():
+            self._work.events.set_back(rows)
             self._work.loop.wake()

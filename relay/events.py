@@ -66,6 +66,9 @@ class Events:
     def woken(self, row_ids: Sequence[int]) -> None:
         """The sweep found lanes that did not go on; these rows are next."""
 
+    def set_back(self, rows: int) -> None:
+        """The database's clock was set back; these rows no longer wait until it says once more what it said before."""
+
 
 class LogEvents(Events):
     """Facts as log lines: what an operator must act on is a warning or an error.
@@ -156,6 +159,10 @@ class LogEvents(Events):
     def woken(self, row_ids: Sequence[int]) -> None:
         """Information."""
         self._log.info("lanes that did not go on: next rows=%s", row_ids)
+
+    def set_back(self, rows: int) -> None:
+        """Warning."""
+        self._log.warning("the database's clock was set back: rows=%d that waited for a later time go on", rows)
 
     def _of_many(self, kind: Kind, text: str, *facts: object, most: int = _ROWS) -> None:
         if (left_out := self._flood.admits(kind, most)) is None:

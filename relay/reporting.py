@@ -76,6 +76,7 @@ _COUNTED: Final = {
     "lost_leases": "Rows whose lease was over before their decision.",
     "reconciled_rows": "Rows taken over from a holder that was gone.",
     "purged_rows": "Rows that retention deleted.",
+    "set_back_rows": "Rows that would have waited longer because the database's clock was set back.",
 }
 #: Counted for each topic or work, which are not known before.
 _PARTED: Final = frozenset({"refusals", "failed_work"})
@@ -144,6 +145,10 @@ class CountedEvents(Events):
     def purged(self, rows: int) -> None:
         """Rows."""
         self._add("purged_rows", rows)
+
+    def set_back(self, rows: int) -> None:
+        """Rows."""
+        self._add("set_back_rows", rows)
 
     def _add(self, name: str, amount: int, **labels: str) -> None:
         self._metrics.add(f"outbox_{name}_total", _COUNTED[name], amount, **self._labels, **labels)

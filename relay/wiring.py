@@ -14,6 +14,7 @@ from outbox.health.pulse import Pulse
 from outbox.health.vitals import Vitals
 from outbox.settings import Settings
 from outbox.store.claims import Claims
+from outbox.store.clock_sweep import ClockSweep, Reach
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions
@@ -38,6 +39,8 @@ from relay.watch import PING, Watch
 
 #: Seconds for which the claiming loop may be silent beyond two leases: passes may be slow, a claim may wait for locks.
 _LOOP_PATIENCE = 30.0
+#: What jitter makes of a back-off at most, and a little more (``relay.timing.backoff``).
+_JITTER = 1.25
 #: Seconds between two purges that look at every old row, also at those that were kept the last time.
 _PURGE_TOUR = 3600.0
 
@@ -80,7 +83,8 @@ def build(
     passes = ObservedPass(stage, claiming, shipping)
     loop = Loop(passes, breaker, _due(database, claiming, events), _wake(settings, database), settings)
     watch = Watch(lambda: why_not_writable(database), broker, breaker, vitals)
-    work = Work(loop, watch, keeper, reconciler, Retention(database, tour=_PURGE_TOUR), LaneSweep(database), events)
+    retention, clock_sweep = Retention(database, tour=_PURGE_TOUR), ClockSweep(database, _reach(settings))
+    work = Work(loop, watch, keeper, reconciler, retention, LaneSweep(database), clock_sweep, events)
     return Daemon(work, settings, vitals)
 
 
@@ -120,3 +124,10 @@ def _due(database: Database, loop: Pulse, events: Events) -> Callable[[], float 
 def _wake(settings: Settings, database: Database) -> Wake:
     notified = settings.notify and database.dialect == "postgresql"
     return Wake(clock.monotonic, Notifications(database, clock.monotonic) if notified else None)
+
+
+def _reach(settings: Settings) -> Reach:
+    """How far ahead the relays write; those of one database have about the same settings."""
+    lease = max(settings.lease, settings.commit_lease)
+    delay = max(settings.backoff_most, settings.partial_delay_most, settings.unknown_delay, settings.outage_delay_most)
+    return Reach(lease, max(lease, _JITTER * delay))

@@ -13,7 +13,7 @@ from outbox.brokers.base import Half
 from outbox.lifecycle import Move, State, sources_of, target_of
 from outbox.message import Mode
 from outbox.schema import outbox
-from outbox.store.clock import latest, utc_after, utc_now
+from outbox.store.clock import earliest, latest, utc_after, utc_now
 from outbox.store.given import given, selecting, updating
 
 #: From the given rows' columns to a condition, and to what is set.
@@ -178,8 +178,11 @@ def again_after(delay: Any) -> dict[str, Any]:
 
 
 def in_place() -> ColumnElement[Any]:
-    """Available since the row could first be claimed: by age it stands before all that came after it."""
-    return sa.func.coalesce(outbox.c.not_before, outbox.c.created_at)
+    """Available since the row could first be claimed: by age it stands before all that came after it.
+
+    Where the clock was set back since, that moment is still to come: then from now on.
+    """
+    return earliest(sa.func.coalesce(outbox.c.not_before, outbox.c.created_at), utc_now())
 
 
 def half_columns() -> dict[str, type]:

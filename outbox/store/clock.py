@@ -41,6 +41,13 @@ class latest(GenericFunction[datetime]):  # noqa: N801
     inherit_cache = True
 
 
+class earliest(GenericFunction[datetime]):  # noqa: N801
+    """The earlier of two moments, neither of them NULL."""
+
+    type = Instant()
+    inherit_cache = True
+
+
 @compiles(utc_now)
 def _now(_element: utc_now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return "UTC_TIMESTAMP(6)"
@@ -81,3 +88,13 @@ def _latest(element: latest, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(latest, "sqlite")
 def _latest_sqlite(element: latest, compiler: SQLCompiler, **kw: Any) -> str:
     return f"max{compiler.process(element.clause_expr, **kw)}"
+
+
+@compiles(earliest)
+def _earliest(element: earliest, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"LEAST{compiler.process(element.clause_expr, **kw)}"
+
+
+@compiles(earliest, "sqlite")
+def _earliest_sqlite(element: earliest, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"min{compiler.process(element.clause_expr, **kw)}"

@@ -37,6 +37,7 @@ from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import Move, sources_of
 from outbox.schema import claimable, outbox
 from outbox.store.change import Change, attempt_failed, due, in_place, nobody_attempts
+from outbox.store.clock import earliest, utc_now
 from outbox.store.database import plan_freely
 from outbox.store.given import given
 from outbox.store.snapshot import beyond_snapshot
@@ -201,7 +202,8 @@ def _unpark(dialect: str) -> Change:
         dialect,
         sources_of(Move.COMMIT),
         compare=lambda _: outbox.c.parked,
-        values=lambda _: {"parked": sa.false()},
+        # It was due when it was parked; where the clock was set back since, it would not be.
+        values=lambda _: {"parked": sa.false(), "available_at": earliest(outbox.c.available_at, utc_now())},
     )
 
 
