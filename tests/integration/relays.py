@@ -1,13 +1,10 @@
 """Relay processes on real servers, watched through their probes: what an outage test and a rolling restart need."""
 
 import itertools
-import json
 import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +22,7 @@ from outbox.schema import outbox, state_in
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
 from outbox.store.notifications import announce
+from tests.probes import probed
 from tests.services.ports import free_port
 from tests.waiting import expect_soon
 
@@ -63,14 +61,7 @@ class RelayProcess:
 
     def told(self) -> dict[str, Any]:
         """What its readiness probe says; {} while nobody answers."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=10) as answer:
-                return dict(json.loads(answer.read()))
-        except urllib.error.HTTPError as error:
-            with error:
-                return dict(json.loads(error.read()))
-        except OSError:
-            return {}
+        return dict(probed(self._port, "/readyz")[1])
 
     def ready(self) -> bool:
         """Whether it says that it is ready."""

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from outbox.store.database import Database
 from tests.integration.commands import Command, in_process
 from tests.integration.rows import added, state_of
 from tests.integration.templates import migrated
+from tests.probes import got, probed
 from tests.services.ports import free_port
 from tests.waiting import expect_soon
 
@@ -90,18 +89,6 @@ def daemons(tmp_path: Path) -> Iterator[Any]:
         process.wait()
 
 
-def probed(port: int, path: str) -> tuple[int, Any]:
-    """Status, and what was told; 0 while nobody answers."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.loads(error.read())
-    except OSError:
-        return 0, {}
-
-
 def ready(port: int, name: str) -> bool:
     return bool(probed(port, "/readyz")[1].get("databases", {}).get(name, {}).get("ready"))
 
@@ -123,8 +110,7 @@ def test_one_that_is_away_does_not_touch_the_others(
     assert not told["databases"]["north"]["ready"]
     assert "outbox db upgrade" in told["databases"]["north"]["loops"]["north"]["error"]
     assert probed(port, "/livez")[0] == 200
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        metrics = answer.read().decode()
+    _, _, metrics = got(port, "/metrics")
     assert f'outbox_rows{{database="east",state="{State.DELIVERED}"}} 20' in metrics
     assert 'outbox_oldest_due_seconds{database="west"} 0' in metrics
     assert 'outbox_delivered_rows_total{database="west"} 20' in metrics

@@ -1,14 +1,12 @@
 """What probes and scrapers are told."""
 
-import json
 import logging
 import re
 import socket
 import struct
 import threading
 from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPException
-from typing import Any
+from http.client import HTTPConnection
 
 import pytest
 
@@ -16,6 +14,7 @@ from outbox.errors import SettingsError
 from outbox.health.metrics import Metrics
 from outbox.health.server import HealthServer
 from outbox.health.vitals import Vitals
+from tests.probes import got, probed
 from tests.waiting import expect_soon
 
 
@@ -33,21 +32,6 @@ def metrics() -> Metrics:
 def port(vitals: dict[str, Vitals], metrics: Metrics) -> Iterator[int]:
     with HealthServer("127.0.0.1", 0, vitals, metrics.text) as server:
         yield server.port
-
-
-def got(port: int, path: str) -> tuple[int, str, str]:
-    """Status, content type and body."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", path)
-    response = connection.getresponse()
-    body = response.read().decode()
-    connection.close()
-    return response.status, response.getheader("Content-Type") or "", body
-
-
-def probed(port: int, path: str) -> tuple[int, Any]:
-    status, _, body = got(port, path)
-    return status, json.loads(body)
 
 
 def test_one_database_that_is_not_ready_makes_the_process_not_ready(port: int, vitals: dict[str, Vitals]) -> None:
@@ -148,7 +132,7 @@ def test_clients_that_say_nothing_do_not_use_up_the_process(port: int) -> None:
         for client in idle:
             client.close()
     # When they are gone; Then probes are answered
-    expect_soon(lambda: answers(port), "probes are answered")
+    expect_soon(lambda: probed(port, "/livez")[0] == 200, "probes are answered")
 
 
 def hung_up(client: socket.socket) -> bool:
@@ -156,12 +140,4 @@ def hung_up(client: socket.socket) -> bool:
     try:
         return client.recv(1) == b""
     except TimeoutError:
-        return False
-
-
-def answers(port: int) -> bool:
-    """Whether a probe gets through."""
-    try:
-        return probed(port, "/livez")[0] == 200
-    except (OSError, HTTPException):
         return False
