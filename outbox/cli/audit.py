@@ -24,6 +24,7 @@ from outbox.store.audited import AuditedRows
 from outbox.store.database import Database
 from outbox.store.identity import Identity
 from outbox.wiring import open_broker, open_ledger
+from outbox.words import counted
 
 _LAST: Final = "24h"
 
@@ -93,8 +94,9 @@ def _told(audit: Audit, last_id: int, as_json: bool) -> Counter[Kind]:
         scope = {"since": audit.scope.since, "until": audit.scope.until, "topic": audit.scope.topic}
         present.as_json_line({"kind": "counts", **scope, **looked_at, **kinds})
     else:
+        looked = f"{counted(audit.rows, 'row')}, {counted(audit.messages, 'message')}"
         others = f", {audit.expected} of them of expected origins" if audit.expected else ""
-        present.as_line(f"{audit.rows} rows, {audit.messages} messages{others}: {_listed(kinds) or 'they agree'}")
+        present.as_line(f"{looked}{others}: {_listed(kinds) or 'they agree'}")
     return counts
 
 

@@ -12,7 +12,7 @@ from outbox.brokers.examiner import Examiner
 from outbox.cli import present
 from outbox.cli.options import BrokerUrl, DatabaseUrl, Named, Origin
 from outbox.doctor.examination import examine
-from outbox.doctor.findings import Finding, Level, alarms, counted
+from outbox.doctor.findings import Finding, Level, alarms, summary
 from outbox.settings import Settings
 from outbox.wiring import open_database, open_examiner
 
@@ -66,4 +66,4 @@ def _tell(findings: Sequence[Finding]) -> None:
             present.as_line(f"{level}: {finding.id}")
             present.as_line(f"  means: {finding.meaning}")
             present.as_line(f"  do:    {finding.remedy}")
-    present.as_line(counted(findings))
+    present.as_line(summary(findings))

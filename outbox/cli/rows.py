@@ -16,6 +16,7 @@ from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
 from outbox.store.operations import Filter, Operations
 from outbox.store.retention import Periods, Retention
+from outbox.words import counted
 
 #: Rows of one transaction of a bulk requeue or purge.
 _BATCH = 500
@@ -92,7 +93,11 @@ def list_command(
     database_url: DatabaseUrl = None,
     named: Named = None,
 ) -> None:
-    """Lists rows in the order of their ids, without payloads."""
+    """Lists rows in the order of their ids, without payloads.
+
+    Rows of one --key, and those in --state dead or cancelled, are found at once, whatever else is asked for. All others
+    are looked for row by row until there are enough: among millions begin further on, with --after.
+    """
     with _operations(database_url, named) as operations:
         which = Filter(state, topic, key, lane=lane, reason=reason, older_than=_seconds(older_than))
         found = operations.listed(which, limit + 1, after)
@@ -148,9 +153,10 @@ def requeue_command(
         for ids in _pages(operations, replace(which, state=source), skip_doubtful=not even_if_visible):
             asked += len(ids)
             count += len(requeue(ids))
-    typer.echo(f"requeued {count} rows")
+    typer.echo(f"requeued {counted(count, 'row')}")
     if count < asked:
-        typer.echo(f"{asked - count} rows were left: their lanes have gone on without them (--out-of-order)", err=True)
+        left = counted(asked - count, "row")
+        typer.echo(f"{left} left alone: the lane has gone on meanwhile (--out-of-order)", err=True)
 
 
 def cancel_command(
@@ -189,7 +195,7 @@ def purge_command(
     )
     with opened(database_url, named) as database:
         deleted = sum(Retention(database).run(periods, _BATCH))
-    typer.echo(f"deleted {deleted} rows")
+    typer.echo(f"deleted {counted(deleted, 'row')}")
 
 
 @contextmanager

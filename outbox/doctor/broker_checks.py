@@ -9,6 +9,7 @@ from outbox.doctor import broker_subjects as subject
 from outbox.doctor.findings import Finding, Level
 from outbox.message import Mode
 from outbox.origin import parts_of
+from outbox.words import counted
 
 _READ: Final = 4
 _WRITE: Final = 2
@@ -68,7 +69,7 @@ def of_topic(topic: str, mode: Mode, found: Mapping[str, TopicFacts | None]) -> 
         fits = set(types) <= _TRANSACTIONAL
         yield subject.TOPIC_TYPE.judged(about, f"message.type={', '.join(types)}", None if fits else Level.WARNING)
     queues = sum(facts.write_queues for facts in there.values())
-    yield subject.TOPIC_QUEUES.judged(about, f"{queues} write queues", None if queues else Level.PROBLEM)
+    yield subject.TOPIC_QUEUES.judged(about, counted(queues, "write queue"), None if queues else Level.PROBLEM)
     lacking = [f"{it} perm={facts.permission}" for it, facts in there.items() if not _open(facts.permission)]
     unwritable = not any(facts.permission & _WRITE for facts in there.values())
     worst = Level.PROBLEM if unwritable else Level.WARNING
@@ -95,7 +96,7 @@ def of_group(group: str, found: Mapping[str, GroupFacts | None]) -> Iterator[Fin
 def of_listeners(where: str, clients: int, committed: int, *, needed: bool) -> Finding:
     """A producer group at one broker; ``needed``: rows are open that the broker may ask about."""
     worst = Level.WARNING if needed else Level.NOTE
-    seen = f"{clients} registered, {committed} committed rows"
+    seen = f"{clients} registered, {counted(committed, 'committed row')}"
     return subject.LISTENER_REGISTERED.judged(f"producer group {where}", seen, None if clients else worst)
 
 

@@ -9,6 +9,7 @@ from outbox.doctor.findings import Finding, Level, Subject
 from outbox.store.examined_schema import SchemaFacts
 from outbox.store.examined_server import ClockFacts, ServerFacts
 from outbox.store.supported import dotted, oldest_of
+from outbox.words import counted
 
 DATABASE: Final = "database"
 #: Seconds between the clocks of database and host, to be told and to be mended.
@@ -100,7 +101,7 @@ def _postgresql(facts: ServerFacts) -> Iterator[Finding]:
     for name, it in (("fsync", subject.FSYNC), ("full_page_writes", subject.FULL_PAGE_WRITES)):
         yield it.judged(DATABASE, f"{name}={settings[name]}", Level.PROBLEM if settings[name] != "on" else None)
     names, standbys = settings["synchronous_standby_names"], facts.replicas or 0
-    seen = f"synchronous_standby_names={names!r}, {standbys} standbys connected"
+    seen = f"synchronous_standby_names={names!r}, {counted(standbys, 'standby')} connected"
     yield subject.STANDBY.judged(DATABASE, seen, Level.WARNING if standbys and not names else None)
 
 
@@ -120,7 +121,8 @@ def _semi_sync(settings: Mapping[str, str], replicas: int | None) -> Iterator[Fi
     waits = any(settings.get(f"rpl_semi_sync_{name}_enabled", "OFF") in _ON for name in ("master", "source"))
     points = [settings.get(f"rpl_semi_sync_{name}_wait_point", "") for name in ("master", "source")]
     early = waits and "AFTER_COMMIT" in points
-    seen = f"{'unknown' if replicas is None else replicas} replicas, semi-synchronous {'on' if waits else 'off'}"
+    known = "unknown replicas" if replicas is None else counted(replicas, "replica")
+    seen = f"{known}, semi-synchronous {'on' if waits else 'off'}"
     if early:
         seen += ", waits AFTER_COMMIT"
     logs = settings.get("log_bin", "OFF") in _ON

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from outbox.words import counted
+
 
 class Level(StrEnum):
     """How bad a finding is, from the best on."""
@@ -68,11 +70,11 @@ class Subject:
         return Finding(self.id, worst, about, seen, self.meaning, self.remedy)
 
 
-def counted(findings: Iterable[Finding]) -> str:
+def summary(findings: Iterable[Finding]) -> str:
     """How many there are of each level, in words."""
     counts = Counter(finding.level for finding in findings)
     return ", ".join(
-        f"{counts[level]} {level}{'s' if counts[level] > 1 and level is not Level.OK else ''}"
+        f"{counts[level]} {level}" if level is Level.OK else counted(counts[level], level)
         for level in Level
         if counts[level]
     )

@@ -7,6 +7,7 @@ from outbox.doctor import row_subjects as subject
 from outbox.doctor.findings import Finding, Level
 from outbox.lifecycle import State, open_states
 from outbox.store.examined_rows import RowFacts
+from outbox.words import counted
 
 OUTBOX: Final = "outbox"
 #: Seconds: the age of due rows from which nobody works, or too few do.
@@ -29,7 +30,7 @@ def of_rows(facts: RowFacts) -> Iterator[Finding]:
     """Rows that need somebody."""
     late = f"oldest due row: {facts.oldest_due:.1f} s"
     yield subject.ROWS_LATE.judged(OUTBOX, late, Level.WARNING if facts.oldest_due > LATE else None)
-    old = f"{facts.old} open rows older than {LONG:.0f} s"
+    old = f"{counted(facts.old, 'open row')} older than {LONG:.0f} s"
     yield subject.ROWS_OLD.judged(OUTBOX, old, Level.WARNING if facts.old else None)
     stuck = f"{facts.unsettled_long} decided more than {LONG:.0f} s ago, oldest {facts.oldest_unsettled:.1f} s"
     stuck += _reasons(facts.unsettled)

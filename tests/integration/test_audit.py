@@ -295,7 +295,7 @@ def test_messages_of_others_and_of_no_row_are_foreign(bench: Bench) -> None:
     bench.expect_findings(*[("foreign", row) for row in rows[1:]], arguments=("--expect-origin", "another"))
     assert bench.audited("--expect-origin", "another")[2]["expected"] == 1
     told = bench.run("audit", "--expect-origin", "yet-another", "--expect-origin", "another")
-    assert told.out.splitlines()[-1] == "1 rows, 6 messages, 1 of them of expected origins: 4 foreign"
+    assert told.out.splitlines()[-1] == "1 row, 6 messages, 1 of them of expected origins: 4 foreign"
 
 
 def test_a_message_of_this_database_under_another_origin_is_no_other_service_s(bench: Bench) -> None:

@@ -178,7 +178,7 @@ def test_a_bulk_requeue_takes_dead_rows_and_cancelled_ones_by_name_only(run: Com
         force(database, row_id, state=State.CANCELLED)
     # When they are requeued by topic, then all, then by state
     assert run("requeue", "--state", "dead", "--topic", "payments").out == "requeued 2 rows\n"
-    assert run("requeue", "--all").out == "requeued 1 rows\n"
+    assert run("requeue", "--all").out == "requeued 1 row\n"
     assert state_of(database, payments[2]) is State.CANCELLED
     assert run("requeue", "--state", "cancelled").out == "requeued 2 rows\n"
     # Then nothing is left to be requeued
@@ -194,7 +194,7 @@ def test_a_bulk_requeue_is_chosen_by_reason_and_age(run: Command, database: Data
     # When they are listed and requeued by reason and age; Then those that fulfil all of it are meant, signs and all
     listed = json.loads(run("list", "--json", "--state", "dead", "--reason", "0% ill").out)
     assert [row["id"] for row in listed] == [illegal]
-    assert run("requeue", "--reason", "busy", "--older-than", "1h").out == "requeued 1 rows\n"
+    assert run("requeue", "--reason", "busy", "--older-than", "1h").out == "requeued 1 row\n"
     assert [state_of(database, it) for it in (illegal, busy, old)] == [State.DEAD, State.DEAD, State.PENDING]
     assert run("requeue", "--reason", "nothing of the kind").out == "requeued 0 rows\n"
     assert run("requeue", "--older-than", "1h").out == "requeued 0 rows\n"
@@ -210,7 +210,7 @@ def test_a_row_whose_message_may_be_visible_is_requeued_only_when_that_is_said(
     force(database, refused, state=State.DEAD, reason="code 13")
     force(database, doubtful, state=State.DEAD, reason="outcome unknown: files gone")
     # When all are requeued, and when it is named / Then it stays, and the remedy is told
-    assert run("requeue", "--all").out == "requeued 1 rows\n"
+    assert run("requeue", "--all").out == "requeued 1 row\n"
     done = run("requeue", doubtful)
     assert (done.code, done.out) == (1, "")
     assert "--even-if-visible" in done.err
@@ -225,8 +225,8 @@ def test_purge_deletes_old_rows_and_keeps_dead_ones(run: Command, database: Data
     for row_id, age in ((old, 8 * DAY), (middle, 2 * DAY)):
         force(database, row_id, state=State.DELIVERED, created_at=utc_after(-age), delivered_at=utc_after(-age))
     force(database, dead, state=State.DEAD, created_at=utc_after(-99 * DAY), available_at=utc_after(-99 * DAY))
-    assert run("purge").out == "deleted 1 rows\n"
-    assert run("purge", "--older-than", "36h").out == "deleted 1 rows\n"
+    assert run("purge").out == "deleted 1 row\n"
+    assert run("purge", "--older-than", "36h").out == "deleted 1 row\n"
     assert [row["id"] for row in parsed(run, "list")] == [dead]
 
 
@@ -238,7 +238,7 @@ def test_purge_deletes_dead_rows_where_their_age_is_named(run: Command, database
         force(database, row_id, state=State.DEAD, created_at=at, available_at=at)
     # When dead rows are purged as well; Then only as far as it was said
     assert run("purge").out == "deleted 0 rows\n"
-    assert run("purge", "--dead-older-than", "30d").out == "deleted 1 rows\n"
+    assert run("purge", "--dead-older-than", "30d").out == "deleted 1 row\n"
     assert state_of(database, young) is State.DEAD
 
 
@@ -419,7 +419,7 @@ def test_cancelling_a_dead_row_lets_its_lane_go_on(run: Command, database: Datab
     assert "--out-of-order" in refused.err
     everything = run("requeue", "--all")
     assert (everything.code, everything.out) == (0, "requeued 0 rows\n")
-    assert "1 rows were left" in everything.err
+    assert "1 row left alone" in everything.err
     assert run("requeue", head, "--out-of-order").out == f"row {head}: requeued\n"
     assert run("cancel", head).out == f"row {head}: cancelled\n"
-    assert run("requeue", "--state", "cancelled", "--out-of-order").out == "requeued 1 rows\n"
+    assert run("requeue", "--state", "cancelled", "--out-of-order").out == "requeued 1 row\n"

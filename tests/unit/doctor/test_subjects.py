@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from outbox.doctor.findings import Finding, Level, Subject, alarms, counted
+from outbox.doctor.findings import Finding, Level, Subject, alarms, summary
 from outbox.doctor.subjects import SUBJECTS, as_markdown
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +38,7 @@ def test_only_what_is_not_ok_says_what_it_means() -> None:
 
 def test_findings_are_counted_in_words() -> None:
     findings = [IT.ok("", ""), IT.ok("", ""), IT.note("", ""), IT.warning("", ""), *[IT.problem("", "")] * 2]
-    assert counted(findings) == "2 ok, 1 note, 1 warning, 2 problems"
+    assert summary(findings) == "2 ok, 1 note, 1 warning, 2 problems"
 
 
 def test_warnings_and_problems_are_alarms() -> None:
