@@ -42,6 +42,7 @@ from outbox.store.lanes import HoldsLane, Lanes, always
 from outbox.store.lookback import BACK, MARGIN, within_look
 from outbox.store.next_due import NextDue
 from outbox.store.notifications import announce
+from outbox.store.writable import read_only
 from outbox.verdict import RowView
 
 
@@ -84,6 +85,7 @@ class CommitLeases:
             outbox.c.half_id,
             sa.type_coerce(due(), sa.Boolean()).label("lease_over"),
             outbox.c.presumed,
+            read_only(database.dialect).label("read_only"),
         ).where(outbox.c.id == sa.bindparam("row_id"))
         self._given = given(database.dialect, {"id": int})
         self._held = selecting(database.dialect, self._given.table, *_HELD, utc_now().label("now"))
@@ -96,10 +98,15 @@ class CommitLeases:
         )
 
     def read(self, row_id: int) -> RowView | None:
-        """The row as a verdict sees it; None: there is no such row."""
-        with self._database.transaction() as connection:
+        """The row as a verdict sees it; None: there is no such row, or the server takes no writes.
+
+        A standby, and a primary that was demoted, may show the row as it was before another server went on with it.
+        """
+        with self._database.look() as connection:
             row = connection.execute(self._read, {"row_id": row_id}).one_or_none()
-        if row is None:
+            if row is not None and row.read_only:
+                connection.invalidate()  # the server keeps it, while its name may lead to another one
+        if row is None or row.read_only:
             return None
         return RowView(State(row.state), row.token, row.half_id, lease_over=row.lease_over, presumed=row.presumed)
 

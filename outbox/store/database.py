@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SettingsError
+from outbox.store.causal import read_causally
 from outbox.store.patience import PatientConnection, patience
 
 _DRIVERS = {
@@ -136,10 +137,12 @@ class Database:
             raise
 
     def _set_up(self, dbapi_connection: Any) -> None:
+        cursor = dbapi_connection.cursor()
         for statement in self._session_settings():
-            with_cursor = dbapi_connection.cursor()
-            with_cursor.execute(statement)
-            with_cursor.close()
+            cursor.execute(statement)
+        if self.dialect in MYSQL_FAMILY:
+            read_causally(cursor)
+        cursor.close()
         if self.dialect != "sqlite":
             dbapi_connection.commit()
         if self.dialect in MYSQL_FAMILY:

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from outbox import migrate
+from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from tests.integration.rows import added
 from tests.integration.running import RunningRelay
@@ -126,7 +127,7 @@ def cut_all(server: Postgres | MariaDB, database: Database) -> None:
 def test_a_server_that_becomes_read_only(server: Postgres | MariaDB) -> None:
     user = "" if isinstance(server, Postgres) else "app"
     with migrated(server.url, user) as database, RunningRelay(database) as relay:
-        added(database, 20)
+        (row_id, *_) = added(database, 20)
         relay.expect_all_delivered(20)
         before = connections(server, database)
         # When it takes no writes any more, as one that was demoted; Then an idle relay notices, and is not ready
@@ -135,6 +136,8 @@ def test_a_server_that_becomes_read_only(server: Postgres | MariaDB) -> None:
             relay.expect_red("database")
             # And it dials anew: the name of the server may lead to another one by now
             relay.expect("it has dialled", lambda: connections(server, database) - before)
+            # And its rows say nothing of a half that the broker asks about: another server may have gone on with them
+            assert CommitLeases(database).read(row_id) is None
         finally:
             set_read_only(server, on=False)
         # When it takes them again; Then the relay goes on

@@ -18,6 +18,11 @@ def program(*names: str, folders: tuple[str, ...] = (), remedy: str) -> str:
     raise ServiceMissing(f"{names[0]} is not installed: {remedy}")
 
 
+def newest(name: str, folders: tuple[str, ...]) -> Path | None:
+    """Path of a file that is no program, in the first of ``folders`` (as of ``program``) that has it."""
+    return next((folder / name for folder in _newest_first(folders) if (folder / name).exists()), None)
+
+
 def _newest_first(patterns: tuple[str, ...]) -> list[Path]:
     """The folders that match, the highest version number in their path first."""
     found = [path for pattern in patterns for path in Path("/").glob(pattern.lstrip("/"))]
