@@ -20,12 +20,12 @@ from outbox.brokers.native.library import load
 from outbox.brokers.native.producer import Credentials
 from outbox.brokers.native.source import PushSource
 from outbox.brokers.remoting.acl import signature
-from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.commands import Sign
 from outbox.brokers.remoting.examiner import RemotingExaminer
 from outbox.brokers.remoting.ledger import RemotingLedger
 from outbox.brokers.remoting.pop import PopSource
+from outbox.brokers.remoting.routes import split_addresses
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.brokers.remoting.tls import tls_context, tls_dial
 from outbox.brokers.source import Source

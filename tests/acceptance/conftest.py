@@ -7,12 +7,12 @@ import pytest
 
 from outbox import migrate
 from outbox.brokers.embedded.inspect import EmbeddedInspector
-from outbox.brokers.remoting.admin import Admin
 from outbox.identity import fresh_token
 from outbox.store.database import Database
 from tests.acceptance.deployment import Deployment, Seen
 from tests.services.databases import fresh_database
 from tests.services.rocketmq import create_topics
+from tests.services.rocketmq.admin import Admin
 
 STACKS = ("sqlite-embedded", "postgresql-rocketmq", "mariadb-rocketmq")
 

@@ -11,11 +11,11 @@ import pytest
 
 from outbox import Outbox
 from outbox.brokers.base import KEY, ROW_ID, SHARDING_KEY
-from outbox.brokers.remoting.admin import Admin
 from outbox.identity import fresh_token
 from tests.acceptance.conftest import deployed, rocketmq_stack
 from tests.acceptance.deployment import Deployment
 from tests.services.databases import fresh_database
+from tests.services.rocketmq.admin import Admin
 
 LANES = [f"order-{number}" for number in range(8)]
 TRANSACTIONS = 40

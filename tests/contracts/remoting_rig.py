@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from outbox.brokers.base import Broker, Capabilities, Half
-from outbox.brokers.remoting.admin import Admin
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.pop import PopSource
 from outbox.brokers.source import Source
@@ -15,6 +14,7 @@ from outbox.identity import fresh_token
 from tests.contracts.rig import Rig, Visible, message, publish
 from tests.services.ports import free_port
 from tests.services.rocketmq import create_topics
+from tests.services.rocketmq.admin import Admin
 
 #: Topics are created many at a time: the name server hears of them a moment later.
 POOL = 16

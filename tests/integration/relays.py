@@ -14,7 +14,6 @@ from typing import Any, Self
 import psutil
 import sqlalchemy as sa
 
-from outbox.brokers.remoting.admin import Admin
 from outbox.identity import fresh_token
 from outbox.lifecycle import INITIAL, Move, State, open_states, target_of
 from outbox.message import Mode
@@ -24,6 +23,7 @@ from outbox.store.database import Database
 from outbox.store.notifications import announce
 from tests.probes import probed
 from tests.services.ports import free_port
+from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
 #: Generous: the machine may be busy.

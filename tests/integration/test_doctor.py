@@ -15,7 +15,6 @@ import checkback.wiring
 from outbox import migrate
 from outbox.brokers.embedded import BrokerTiming, EmbeddedBroker, EmbeddedInspector
 from outbox.brokers.ledger import CannotTell
-from outbox.brokers.remoting.admin import Admin
 from outbox.columns import MYSQL_FAMILY
 from outbox.identity import fresh_token
 from outbox.lifecycle import State
@@ -34,6 +33,7 @@ from tests.services.ports import free_port
 from tests.services.postgres import Postgres
 from tests.services.require import require
 from tests.services.rocketmq import create_topics
+from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
 DEADLINE = 60.0

@@ -14,7 +14,6 @@ import pytest
 
 from outbox import migrate
 from outbox.brokers.examiner import SETTINGS
-from outbox.brokers.remoting.admin import Admin
 from outbox.brokers.remoting.commands import Request
 from outbox.identity import fresh_token
 from outbox.settings import Settings, load
@@ -26,6 +25,7 @@ from tests.integration import test_remoting_acl as acl
 from tests.integration.commands import Command, Run, in_process
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
 DEADLINE: Final = 60.0

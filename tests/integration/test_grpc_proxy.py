@@ -8,11 +8,11 @@ import pytest
 from outbox.brokers.base import Answer, Check, Ended, Outage, Refused, Sent, Stored
 from outbox.brokers.grpc.access import Access
 from outbox.brokers.grpc.broker import GrpcBroker
-from outbox.brokers.remoting.admin import Admin
 from outbox.identity import fresh_token
 from outbox.lifecycle import Verdict
 from tests.contracts.rig import Asked, message, prepare_one, soon
 from tests.services.rocketmq import create_topics
+from tests.services.rocketmq.admin import Admin
 from tests.services.rocketmq.proxy import Proxy
 from tests.waiting import expect_soon
 

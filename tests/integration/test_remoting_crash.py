@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from outbox.brokers.base import Ending, Half, Outage, Outgoing, Prepared, Stored, Unknown
-from outbox.brokers.remoting.admin import Admin
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.clock import monotonic
 from outbox.identity import fresh_token, unique_ids
@@ -18,6 +17,7 @@ from outbox.verdict import Confirmation, Sighting
 from tests.contracts.rig import look_up
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
 DEADLINE = 60.0

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 import pytest
 
 from outbox.brokers.base import Outgoing
-from outbox.brokers.remoting.admin import Admin
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.identity import fresh_token, unique_ids
 from outbox.verdict import Sighting
@@ -21,6 +20,7 @@ from tests.contracts.rig import look_up
 from tests.integration.test_remoting_crash import commit_until_confirmed, store, visible
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
 #: What the test cluster's commit-log files hold, and what the recovery goes back before its checkpoint.

@@ -8,7 +8,6 @@ import pytest
 
 from outbox.brokers.base import Broker
 from outbox.brokers.ledger import Ledger, Wanted
-from outbox.brokers.remoting.admin import Admin
 from outbox.brokers.source import Delivery, Source
 from outbox.clock import monotonic
 from outbox.identity import fresh_token
@@ -18,6 +17,7 @@ from outbox.verdict import Confirmation, Sighting
 from outbox.wiring import open_broker, open_ledger, open_source
 from tests.contracts.rig import Asked, end_one, look_up, message, now, prepare_one, publish, soon
 from tests.services.rocketmq import create_topics
+from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
 DEADLINE: Final = 60.0

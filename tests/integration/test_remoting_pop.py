@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from outbox.brokers.base import Outgoing, Sent
-from outbox.brokers.remoting.admin import Admin
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.pop import PopSource
 from outbox.brokers.source import Delivery
 from outbox.clock import monotonic
 from outbox.identity import fresh_token, unique_ids
 from tests.services.rocketmq import create_topics
+from tests.services.rocketmq.admin import Admin
 
 DEADLINE = 30.0
 SHORT = 2.0

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from outbox.brokers.native.places import NOTHING_THERE
-from outbox.brokers.remoting.admin import pull_fields
 from outbox.brokers.remoting.commands import Code, Request
 from outbox.brokers.remoting.connections import Connections, Denied
+from outbox.brokers.remoting.questions import pull_fields
 from outbox.brokers.remoting.routes import NoRoute, Routes
 
 _ANSWERS: Final = NOTHING_THERE | {Code.SUCCESS}

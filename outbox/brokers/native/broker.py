@@ -26,12 +26,11 @@ from outbox.brokers.native.dispatch import Dispatch, Outcome
 from outbox.brokers.native.positions import Place, Positions
 from outbox.brokers.native.producer import Credentials, Producer
 from outbox.brokers.remoting.acl import signature
-from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.connections import Connections
 from outbox.brokers.remoting.reach import Reach
-from outbox.brokers.remoting.routes import Routes
+from outbox.brokers.remoting.routes import Routes, split_addresses
 from outbox.clock import monotonic
 from outbox.verdict import Sighting
 

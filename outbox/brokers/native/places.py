@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from outbox.brokers.remoting.admin import pull_fields
 from outbox.brokers.remoting.commands import Code, Request
 from outbox.brokers.remoting.connections import Connections, Denied, RemotingError
+from outbox.brokers.remoting.questions import pull_fields
 from outbox.brokers.remoting.routes import NoRoute, Routes
 from outbox.brokers.remoting.stored import StoredMessage, decode_messages
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from outbox.brokers.remoting.admin import pull_fields
 from outbox.brokers.remoting.commands import Code, Request
 from outbox.brokers.remoting.connections import Connections, Denied, RemotingError
+from outbox.brokers.remoting.questions import pull_fields
 from outbox.brokers.remoting.routes import NoRoute, Routes
 from outbox.brokers.remoting.stored import MalformedMessage, decode_messages
 from outbox.clock import monotonic

@@ -16,9 +16,8 @@ from outbox.brokers.native.producer import Credentials
 from outbox.brokers.native.reception import Reception
 from outbox.brokers.native.returns import Returns
 from outbox.brokers.remoting.acl import signature
-from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.connections import Connections, RemotingError
-from outbox.brokers.remoting.routes import Routes
+from outbox.brokers.remoting.routes import Routes, split_addresses
 from outbox.brokers.source import Delivery
 from outbox.clock import monotonic
 

@@ -17,7 +17,6 @@ from outbox.brokers.base import (
     Sought,
     refuse_unknown,
 )
-from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.commands import Sign
 from outbox.brokers.remoting.connections import Connections
@@ -25,7 +24,7 @@ from outbox.brokers.remoting.kinds import half_kind, plain_kind
 from outbox.brokers.remoting.listener import HEARTBEAT, Listener
 from outbox.brokers.remoting.lookup import LookUp
 from outbox.brokers.remoting.reach import Reach
-from outbox.brokers.remoting.routes import FRESH, Routes
+from outbox.brokers.remoting.routes import FRESH, Routes, split_addresses
 from outbox.brokers.remoting.sending import Sender
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.brokers.remoting.transactions import Transactions

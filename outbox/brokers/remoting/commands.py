@@ -31,7 +31,6 @@ class Request(IntEnum):
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     CHANGE_INVISIBLE = 200053
-    BATCH_ACK_MESSAGE = 200151
 
 
 class Code(IntEnum):

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from outbox.brokers.remoting.frames import Frame, FrameBuffer, ProtocolError
+from outbox.brokers.remoting.frames import RESPONSE, Frame, FrameBuffer, ProtocolError
 from outbox.brokers.remoting.streams import Stream
 from outbox.clock import monotonic
 
@@ -167,7 +167,7 @@ class Connection:
         while size := self._stream.receive(buffer.space()):
             for frame in buffer.take(size):
                 self.has_answered = True
-                if frame.flag & 1:
+                if frame.flag & RESPONSE:
                     self._fill(frame)
                 else:
                     self._on_request(self, frame)

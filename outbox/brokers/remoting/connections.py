@@ -90,13 +90,6 @@ class Connections:
         finally:
             line.lock.release()
 
-    def peek(self, address: str) -> Connection | None:
-        """The open connection to ``host:port``, if there is one."""
-        line = self._lines.get(address)
-        if line is None or line.connection is None or not line.connection.is_open:
-            return None
-        return line.connection
-
     def call(
         self, address: str, code: int, ext: Mapping[str, str], body: bytes = b"", *, timeout: float = DIAL_TIMEOUT
     ) -> Frame:

@@ -13,11 +13,11 @@ from typing import Any, Final
 from outbox.brokers.base import ORIGIN
 from outbox.brokers.examiner import SETTINGS, Discarded, DiscardTopic, GroupFacts, OutOfReach, Runtime, TopicFacts
 from outbox.brokers.ledger import CannotTell
-from outbox.brokers.remoting.admin import config, pull_fields, runtime, split_addresses
 from outbox.brokers.remoting.commands import Code, Sign
 from outbox.brokers.remoting.connections import Away, Connections, Denied, NoAnswer, RemotingError
 from outbox.brokers.remoting.frames import Frame
-from outbox.brokers.remoting.routes import Routes
+from outbox.brokers.remoting.questions import config, pull_fields, runtime
+from outbox.brokers.remoting.routes import Routes, split_addresses
 from outbox.brokers.remoting.stored import MalformedMessage, StoredMessage, decode_messages, loads_lenient
 from outbox.brokers.remoting.streams import Dial, dial
 

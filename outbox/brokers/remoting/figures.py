@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Final
 
 from outbox.brokers.base import Sought
-from outbox.brokers.remoting.admin import runtime
 from outbox.brokers.remoting.connections import Connections
+from outbox.brokers.remoting.questions import runtime
 from outbox.clock import monotonic
 
 #: How far the clocks of broker and database may be apart before the start of a broker is mistaken for an earlier one.

@@ -38,11 +38,6 @@ class Frame(NamedTuple):
     remark: str
     body: bytes
 
-    @property
-    def is_response(self) -> bool:
-        """Whether the frame answers a request of ours."""
-        return bool(self.flag & RESPONSE)
-
 
 def assemble(header: bytes, body: bytes = b"") -> bytes:
     """The bytes of one frame with a JSON header."""

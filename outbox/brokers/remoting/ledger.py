@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from outbox.brokers.ledger import CannotTell, Copies, Seen, Wanted
-from outbox.brokers.remoting.admin import config, pull_fields, runtime, split_addresses
 from outbox.brokers.remoting.commands import Code, Request, Sign
 from outbox.brokers.remoting.connections import Connections, Denied, NoAnswer, RemotingError
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.pipeline import exchange
-from outbox.brokers.remoting.routes import NoRoute, Routes
+from outbox.brokers.remoting.questions import config, pull_fields, runtime
+from outbox.brokers.remoting.routes import NoRoute, Routes, split_addresses
 from outbox.brokers.remoting.stored import MalformedMessage, StoredMessage, decode_messages
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.clock import monotonic

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from outbox.brokers.base import OnCheck
-from outbox.brokers.remoting.admin import masters_of
 from outbox.brokers.remoting.checks import CheckWorkers, Question
 from outbox.brokers.remoting.commands import Request
 from outbox.brokers.remoting.connection import Connection
@@ -127,7 +126,7 @@ class Listener:
         if subscription is None:
             return
         try:
-            self._masters = dict(masters_of(self._routes, subscription.topics))
+            self._masters = dict(self._routes.masters_of(subscription.topics))
         except RemotingError as problem:
             log.warning("no checks are heard: %s", problem)
             return

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Final
 
 from outbox.brokers.base import Half, Sought
-from outbox.brokers.remoting.admin import config
 from outbox.brokers.remoting.commands import Code, Request, refusal
 from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, Denied, NoAnswer, RemotingError
 from outbox.brokers.remoting.figures import Figures, StoreFigures
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.pipeline import exchange
+from outbox.brokers.remoting.questions import config
 from outbox.brokers.remoting.routes import Routes
 from outbox.brokers.remoting.stored import MalformedMessage, StoredMessage, decode_messages
 from outbox.brokers.remoting.transactions import parse_handle

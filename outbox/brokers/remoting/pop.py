@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from outbox.brokers.remoting.acknowledgements import Acknowledgements
-from outbox.brokers.remoting.admin import split_addresses
 from outbox.brokers.remoting.commands import Sign
 from outbox.brokers.remoting.connections import Connections
 from outbox.brokers.remoting.polls import GRACE, Polls, Popped
 from outbox.brokers.remoting.receipts import Receipt
-from outbox.brokers.remoting.routes import Routes
+from outbox.brokers.remoting.routes import Routes, split_addresses
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.brokers.source import Delivery
 from outbox.clock import monotonic

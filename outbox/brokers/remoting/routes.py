@@ -25,6 +25,15 @@ _READ: Final = 4
 _MASTER: Final = "0"
 
 
+def split_addresses(name_servers: str) -> list[str]:
+    """The name servers of ``host:9876;host2:9876``; ``ValueError`` where one is not ``host:port``."""
+    addresses = [part.strip() for part in name_servers.split(";") if part.strip()]
+    wrong = [address for address in addresses if not address.rpartition(":")[2].isdigit() or address.startswith(":")]
+    if wrong or not addresses:
+        raise ValueError(f"name servers {name_servers!r}: write host:port, several with ';' between them")
+    return addresses
+
+
 class NoRoute(Exception):
     """The name servers answer and do not know the topic."""
 
@@ -149,6 +158,21 @@ class Routes:
         table = loads_lenient(self._ask(Request.CLUSTER_INFO, {}, _CALL)).get("brokerAddrTable") or {}
         found = {name: broker["brokerAddrs"].get(_MASTER) for name, broker in table.items()}
         return {name: address for name, address in found.items() if address is not None}
+
+    def masters_of(self, topics: Sequence[str]) -> Mapping[str, str]:
+        """Name and address of each master that has one of ``topics`` (none named: of every master that is known).
+
+        Topics without a route are left out.
+        """
+        if not topics:
+            return self.brokers()
+        found: dict[str, str] = {}
+        for topic in topics:
+            try:
+                found.update(self.route(topic).masters)
+            except NoRoute:
+                continue
+        return found
 
     def _refresh(self, topic: str, known: _Known | None, timeout: float) -> Route:
         try:

@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from outbox.brokers.remoting.admin import Admin
 from outbox.brokers.remoting.connections import Connections
 from outbox.consumer import Message
 from outbox.lifecycle import Verdict
@@ -19,6 +18,7 @@ from tests.contracts.conftest import *  # noqa: F403 -- the rigs' fixtures
 from tests.contracts.rig import Rig, end_one, ids, message, publish
 from tests.integration.consumer.shop import keys_done, metadata, record
 from tests.integration.consumer.test_sources import Watched, consuming, send
+from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
 #: ``RequestCode.INVOKE_BROKER_TO_RESET_OFFSET``, which ``mqadmin resetOffsetByTime`` sends.

@@ -7,11 +7,11 @@ from contextlib import closing
 from types import TracebackType
 from typing import Final, Self
 
-from outbox.brokers.remoting.admin import Admin, split_addresses
 from outbox.brokers.remoting.connections import Away, Connections, RemotingError
-from outbox.brokers.remoting.routes import NoRoute, Routes
+from outbox.brokers.remoting.routes import NoRoute, Routes, split_addresses
 from tests.services.errors import ServiceFailed
 from tests.services.ports import is_free
+from tests.services.rocketmq.admin import Admin
 from tests.services.rocketmq.configuration import (
     CHECKS,
     TLS_FILE,

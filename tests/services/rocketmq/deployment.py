@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from outbox.brokers.remoting.admin import Admin, split_addresses
 from outbox.brokers.remoting.commands import Request
 from outbox.brokers.remoting.connections import Connections, RemotingError
+from outbox.brokers.remoting.routes import split_addresses
 from outbox.brokers.remoting.stored import loads_lenient
+from tests.services.rocketmq.admin import Admin
 from tests.services.rocketmq.cluster import DEFAULT_VERSION, BrokerServer, NameServer, create_topics
 from tests.services.rocketmq.configuration import CHECKS
 

@@ -7,8 +7,8 @@ from typing import Final
 import grpc
 
 from outbox.brokers.grpc.library import Code, MessagingServiceStub, QueryRouteRequest
-from outbox.brokers.remoting.admin import Admin
 from tests.services.ports import free_port
+from tests.services.rocketmq.admin import Admin
 from tests.services.rocketmq.cluster import DEFAULT_VERSION, PROBES, JavaServer, create_topics
 from tests.services.rocketmq.configuration import launch
 from tests.services.rocketmq.jars import jars

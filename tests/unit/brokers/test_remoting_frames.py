@@ -38,7 +38,6 @@ def test_an_answer_is_read_from_these_bytes() -> None:
     # When it is read; Then these are its fields, and fields that are missing are empty
     (frame,) = feed(FrameBuffer(), content, len(content))
     assert frame == Frame(1, 9, 1, {}, "no", b"B")
-    assert frame.is_response
 
 
 @given(

@@ -1,31 +1,19 @@
-"""What tests, ``doctor`` and first runs ask of a cluster: topics, groups, settings, the messages of a topic."""
+"""What tests ask of a cluster, and have it make: topics, groups, the messages of a topic."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
 from outbox.brokers.remoting.commands import Code, Request
-from outbox.brokers.remoting.connections import DIAL_TIMEOUT, Connections, Denied
-from outbox.brokers.remoting.routes import NoRoute, Routes
+from outbox.brokers.remoting.connections import Connections, Denied
+from outbox.brokers.remoting.questions import config, pull_fields, runtime
+from outbox.brokers.remoting.routes import NoRoute, Routes, split_addresses
 from outbox.brokers.remoting.stored import StoredMessage, decode_messages
 
 _READ_WRITE: Final = 6
-#: A pull names its filter itself (``PullSysFlag.FLAG_SUBSCRIPTION``).
-_WITH_SUBSCRIPTION: Final = 4
-#: Group of pulls that leave no trace at the broker (``MixAll.TOOLS_CONSUMER_GROUP``).
-_TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _PULL_FOUND: Final = 0
 _PULL_OFFSET_MOVED: Final = 21
-
-
-def split_addresses(name_servers: str) -> list[str]:
-    """The name servers of ``host:9876;host2:9876``; ``ValueError`` where one is not ``host:port``."""
-    addresses = [part.strip() for part in name_servers.split(";") if part.strip()]
-    wrong = [address for address in addresses if not address.rpartition(":")[2].isdigit() or address.startswith(":")]
-    if wrong or not addresses:
-        raise ValueError(f"name servers {name_servers!r}: write host:port, several with ';' between them")
-    return addresses
 
 
 class Admin:
@@ -129,22 +117,6 @@ class Admin:
             offset = following
 
 
-def runtime(connections: Connections, address: str, timeout: float = DIAL_TIMEOUT) -> Mapping[str, str]:
-    """The broker's runtime figures (``KVTable``), within ``timeout`` seconds; ``RemotingError``."""
-    answer = connections.ask(address, Request.RUNTIME_INFO, {}, timeout=timeout)
-    table: dict[str, str] = json.loads(answer.body)["table"]
-    return table
-
-
-def config(
-    connections: Connections, address: str, keys: Collection[str], timeout: float = DIAL_TIMEOUT
-) -> Mapping[str, str]:
-    """The settings ``keys`` from the broker's ``name=value`` lines, within ``timeout`` seconds; ``RemotingError``."""
-    answer = connections.ask(address, Request.BROKER_CONFIG, {}, timeout=timeout)
-    pairs = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
-    return {name.strip(): value.strip() for name, equals, value in pairs if equals and name.strip() in keys}
-
-
 def _topic_config(topic: str, queues: int) -> dict[str, Any]:
     return {
         "topicName": topic,
@@ -155,36 +127,3 @@ def _topic_config(topic: str, queues: int) -> dict[str, Any]:
         "topicSysFlag": 0,
         "order": False,
     }
-
-
-def pull_fields(topic: str, queue: int, offset: int) -> dict[str, str]:
-    """A request for what lies in a queue from ``offset`` on, as RocketMQ's tools ask (``PullMessageRequestHeader``)."""
-    return {
-        "consumerGroup": _TOOLS_GROUP,
-        "topic": topic,
-        "queueId": str(queue),
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": str(_WITH_SUBSCRIPTION),
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-
-
-def masters_of(routes: Routes, topics: Sequence[str]) -> Mapping[str, str]:
-    """Name and address of each master that has one of ``topics`` (none named: of every master that is known).
-
-    Topics without a route are left out.
-    """
-    if not topics:
-        return routes.brokers()
-    found: dict[str, str] = {}
-    for topic in topics:
-        try:
-            found.update(routes.route(topic).masters)
-        except NoRoute:
-            continue
-    return found
