@@ -29,7 +29,7 @@ _WATCH_PATIENCE = 60.0
 _PURGE_PATIENCE = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What the daemon runs."""
 

@@ -83,8 +83,16 @@ def build(
     passes = ObservedPass(stage, claiming, shipping)
     loop = Loop(passes, breaker, _due(database, claiming, events), _wake(settings, database), settings)
     watch = Watch(lambda: why_not_writable(database), broker, breaker, vitals)
-    retention, clock_sweep = Retention(database, tour=_PURGE_TOUR), ClockSweep(database, _reach(settings))
-    work = Work(loop, watch, keeper, reconciler, retention, LaneSweep(database), clock_sweep, events)
+    work = Work(
+        loop=loop,
+        watch=watch,
+        keeper=keeper,
+        reconciler=reconciler,
+        retention=Retention(database, tour=_PURGE_TOUR),
+        lanes=LaneSweep(database),
+        clock=ClockSweep(database, _reach(settings)),
+        events=events,
+    )
     return Daemon(work, settings, vitals)
 
 
