@@ -17,7 +17,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from outbox.lifecycle import Move, sources_of
-from outbox.schema import claimable, outbox, unsettled
+from outbox.schema import DUE_FIRST, claimable, outbox, unsettled
 from outbox.store.change import Change, again_after, seconds
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
@@ -84,10 +84,9 @@ class _Tour:
         self.change = change
         self._after = _START
         at, row_id = sa.bindparam("at", type_=outbox.c.available_at.type), sa.bindparam("after", type_=outbox.c.id.type)
-        place = (outbox.c.available_at, outbox.c.id)
         follows = sa.and_(outbox.c.available_at >= at, sa.or_(outbox.c.available_at > at, outbox.c.id > row_id))
-        rows: Any = sa.select(*place, sa.type_coerce(ahead, sa.Boolean()).label("ahead"))
-        self._next = rows.where(which, outbox.c.available_at > utc_now(), follows).order_by(*place).limit(_ROWS)
+        rows: Any = sa.select(*DUE_FIRST, sa.type_coerce(ahead, sa.Boolean()).label("ahead"))
+        self._next = rows.where(which, outbox.c.available_at > utc_now(), follows).order_by(*DUE_FIRST).limit(_ROWS)
 
     def look(self, connection: sa.Connection, reach: Reach) -> list[int]:
         """Those of the next rows that are to be brought back."""
