@@ -1,8 +1,11 @@
 """The receiving port: what the consumer runner asks of a transport."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
+
+from outbox.clock import monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,16 @@ class Delivery:
     born_at: float | None = None
     #: The queue that this delivery holds until it is acknowledged or buried; None: the group is not orderly.
     lane: str | None = None
+
+
+def unexpired(ready: deque[Delivery], limit: int) -> list[Delivery]:
+    """Takes up to ``limit`` deliveries that have not expired while they waited in ``ready``; drops those that have."""
+    taken: list[Delivery] = []
+    while ready and len(taken) < limit:
+        delivery = ready.popleft()
+        if monotonic() < delivery.invisible_until:
+            taken.append(delivery)
+    return taken
 
 
 class Source(Protocol):

@@ -19,7 +19,7 @@ from outbox.brokers.grpc.library import Code, FilterType, ReceiveMessageRequest
 from outbox.brokers.grpc.messages import Corrupted, delivery_of
 from outbox.brokers.grpc.registration import Registration
 from outbox.brokers.grpc.routes import NoRoute, Origins, Routes
-from outbox.brokers.source import Delivery
+from outbox.brokers.source import Delivery, unexpired
 from outbox.clock import monotonic
 
 log = logging.getLogger(__name__)
@@ -78,12 +78,7 @@ class Polls:
 
     def take(self, limit: int) -> list[Delivery]:
         """Up to ``limit`` deliveries that have arrived and have not expired while they waited here."""
-        taken: list[Delivery] = []
-        while self._ready and len(taken) < limit:
-            delivery = self._ready.popleft()
-            if monotonic() < delivery.invisible_until:
-                taken.append(delivery)
-        return taken
+        return unexpired(self._ready, limit)
 
     async def start(self, limit: int) -> None:
         """Polls every topic and broker that is not polled yet; one topic's trouble does not hold up the others."""

@@ -14,7 +14,7 @@ from outbox.brokers.remoting.polls import GRACE, Polls, Popped
 from outbox.brokers.remoting.receipts import Receipt
 from outbox.brokers.remoting.routes import Routes, split_addresses
 from outbox.brokers.remoting.streams import Dial, dial
-from outbox.brokers.source import Delivery
+from outbox.brokers.source import Delivery, unexpired
 from outbox.clock import monotonic
 
 EVERYTHING: Final = "*"
@@ -84,7 +84,7 @@ class PopSource:
         until = monotonic() + wait
         with client.receiving:
             self._poll_until(client, limit, until)
-            return self._take(client, limit)
+            return unexpired(client.ready, limit)
 
     def acknowledge(self, delivery: Delivery) -> bool:
         """Takes the delivery off for good; False without a request once it has expired."""
@@ -167,15 +167,6 @@ class PopSource:
                 client.polls.wait(left)
             while client.ready:
                 client.acknowledgements.change(client.ready.popleft(), 0.0)
-
-    def _take(self, client: _Client, limit: int) -> list[Delivery]:
-        """Up to ``limit`` deliveries that have not expired while they waited here."""
-        taken: list[Delivery] = []
-        while client.ready and len(taken) < limit:
-            delivery = client.ready.popleft()
-            if monotonic() < delivery.invisible_until:
-                taken.append(delivery)
-        return taken
 
     def _delivery(self, popped: Popped) -> Delivery:
         message = popped.message
