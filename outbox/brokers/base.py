@@ -156,8 +156,6 @@ class Capabilities:
     ends_by_handle: bool
     #: Checks of a group reach only listeners of that group ("group"), or any producer of the topic ("topic").
     check_scope: str
-    #: Bodies pass byte for byte, zero bytes included.
-    binary_bodies: bool = True
 
 
 class Broker(Protocol):
