@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,7 +15,6 @@ from outbox.health.vitals import Vitals
 from outbox.identity import fresh_token
 from outbox.shown import cause
 from outbox.store.identity import Identity
-from outbox.store.operations import Operations
 
 _LOG = logging.getLogger("checkback")
 #: Seconds to the next turn while the registration is under way.
@@ -33,13 +33,15 @@ class Listener:
         broker: Broker,
         checker: Checker,
         identity: Identity,
-        operations: Operations,
         *,
+        groups: Callable[[], AbstractSet[str]],
+        topics: Callable[[], AbstractSet[str]],
         every: float,
         gap: float,
         vitals: Vitals | None = None,
         log: logging.Logger = _LOG,
     ) -> None:
+        """``groups``: under which the broker may still ask; ``topics``: those that rows name."""
         vitals = vitals or Vitals()
         vitals.expect(CHECKS)
         self._vitals = vitals
@@ -49,7 +51,8 @@ class Listener:
         self._broker = broker
         self._checker = checker
         self._identity = identity
-        self._operations = operations
+        self._open_groups = groups
+        self._named_topics = topics
         self._every = every
         self._gap = gap
         self._name = f"checkback/{socket.gethostname()[:100]}/{os.getpid()}/{fresh_token()}"
@@ -76,7 +79,7 @@ class Listener:
         try:
             # Before the first question to the database: checks are answered UNKNOWN rather than used up in silence.
             self._listen_for({self._broker.group})
-            self._listen_for(self._operations.open_groups(), self._topics_to_name())
+            self._listen_for(self._open_groups(), self._topics_to_name())
             if not self._broker.checks_ready():
                 self._vitals.lacks(CHECKS, "not registered at every broker that may ask")
                 return False
@@ -100,7 +103,7 @@ class Listener:
 
     def _topics_to_name(self) -> AbstractSet[str]:
         """None, where a group is asked about whatever topics its halves have."""
-        return self._operations.topics() if self._broker.capabilities.check_scope == "topic" else frozenset()
+        return self._named_topics() if self._broker.capabilities.check_scope == "topic" else frozenset()
 
     def _listen_for(self, groups: AbstractSet[str], topics: AbstractSet[str] = frozenset()) -> None:
         """Both are added, never dropped: a broker may ask about a half long after its row was settled."""

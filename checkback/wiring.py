@@ -1,6 +1,7 @@
 """Builds the check-back from settings, a database and a broker."""
 
 import logging
+from functools import partial
 
 from checkback.checker import Checker
 from checkback.listener import Listener
@@ -13,7 +14,8 @@ from outbox.settings import Settings
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.identity import Identity
-from outbox.store.operations import Operations
+from outbox.store.open_groups import OpenGroups
+from outbox.store.topics import named_topics
 
 
 def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals | None = None) -> Listener:
@@ -33,7 +35,8 @@ def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals
         broker,
         checker,
         identity,
-        Operations(database),
+        groups=OpenGroups(database).run,
+        topics=partial(named_topics, database),
         every=settings.heartbeat_every,
         gap=settings.heartbeat_gap,
         vitals=vitals,

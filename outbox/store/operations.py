@@ -25,7 +25,7 @@ from outbox.store.gauges import Figures, Gauges
 from outbox.store.given import AnyText
 from outbox.store.lanes import Lanes, lane_key_of_row
 from outbox.store.notifications import announce
-from outbox.store.open_groups import OpenGroups
+from outbox.store.topics import named_topics
 
 _LISTED = (
     outbox.c.id,
@@ -82,7 +82,6 @@ class Operations:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._open_groups = OpenGroups(database)
         self._lanes = Lanes(database.dialect)
         self._cancel = _cancel(database.dialect)
         self._requeue = _requeue(database.dialect)
@@ -98,28 +97,12 @@ class Operations:
         with self._database.look() as connection:
             return [dict(row) for row in connection.execute(held.limit(limit)).mappings()]
 
-    def open_groups(self) -> frozenset[str]:
-        """Producer groups of decisions that the broker has not confirmed: it may still ask under their names.
-
-        Where there are many decisions, those of the next 100,000 with each call.
-        """
-        return self._open_groups.run()
-
-    def topics(self) -> frozenset[str]:
-        """The topics that rows name: one step in the index of ``(topic, key)`` each, however many rows there are."""
-        found = [""]
-        first = sa.select(sa.func.min(outbox.c.topic))
-        with self._database.transaction() as connection:
-            while (topic := connection.execute(first.where(outbox.c.topic > found[-1])).scalar()) is not None:
-                found.append(topic)
-        return frozenset(found[1:])
-
     def listed(self, which: Filter, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
         """Up to ``limit`` rows in the order of their ids, from ``after_id`` on (exclusive), without payloads."""
         by_state = which.state is not None and which.key is None and self._goes_by_state(which.state)
         query = _of_state(which, after_id, self._database.dialect) if by_state else _by_id(which, after_id)
         if which.key is not None and which.topic is None:  # topics lead to keys, and nothing else does
-            query = query.where(outbox.c.topic.in_(self.topics()))
+            query = query.where(outbox.c.topic.in_(named_topics(self._database)))
         with self._database.transaction(index_order=by_state) as connection:
             return [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
 

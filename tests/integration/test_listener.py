@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -16,7 +17,9 @@ from outbox.envelope import Envelopes
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.identity import Identity
+from outbox.store.open_groups import OpenGroups
 from outbox.store.operations import Operations
+from outbox.store.topics import named_topics
 from tests.integration.rows import added, force
 from tests.integration.scripted import ScriptedBroker
 from tests.integration.test_checkback import committed
@@ -48,28 +51,31 @@ class ByTopic(Registry):
         self.capabilities = replace(self.capabilities, check_scope="topic")
 
 
-class Away(Operations):
+class Away(OpenGroups):
     """A database that cannot be asked, until it is back."""
 
     asked = 0
     back = False
 
-    def open_groups(self) -> frozenset[str]:
+    def run(self) -> frozenset[str]:
         self.asked += 1
         if self.back:
-            return super().open_groups()
+            return super().run()
         raise OperationalError("SELECT", {}, ConnectionError("refused"))
 
 
 class Running:
     """A listener in its thread."""
 
-    def __init__(self, database: Database, registry: Registry, operations: Operations) -> None:
+    def __init__(self, database: Database, registry: Registry, open_groups: OpenGroups | None = None) -> None:
         leases = CommitLeases(database)
         checker = Checker(
             leases, Commits(registry, leases, 1), Envelopes("o"), commit_window=1, commit_lease=2, now=lambda: 0.0
         )
-        self._listener = Listener(registry, checker, Identity(database), operations, every=0.05, gap=30)
+        groups, topics = (open_groups or OpenGroups(database)).run, partial(named_topics, database)
+        self._listener = Listener(
+            registry, checker, Identity(database), groups=groups, topics=topics, every=0.05, gap=30
+        )
         self._thread = threading.Thread(target=self._listener.run)
 
     def __enter__(self) -> "Running":
@@ -87,7 +93,7 @@ def heard(database: Database) -> int:
 
 def test_a_listener_is_heard_while_it_runs_and_gone_when_it_stops(database: Database) -> None:
     registry = Registry()
-    with Running(database, registry, Operations(database)):
+    with Running(database, registry):
         expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
     assert heard(database) == 0
     assert registry.registered == [{"outbox-tests"}]
@@ -97,7 +103,7 @@ def test_a_listener_that_no_broker_knows_is_not_heard(database: Database) -> Non
     # Given brokers that do not know us yet
     registry = Registry()
     registry.ready = False
-    with Running(database, registry, Operations(database)):
+    with Running(database, registry):
         expect_soon(lambda: len(registry.registered) == 1, "it listens", within=30)
         assert heard(database) == 0
         # When they do, Then it is heard
@@ -110,7 +116,7 @@ def test_groups_of_earlier_decisions_are_added_and_kept(database: Database) -> N
     row_id, _, _ = committed(database)
     force(database, row_id, half_group="outbox-old-name")
     registry = Registry()
-    with Running(database, registry, Operations(database)):
+    with Running(database, registry):
         expect_soon(
             lambda: {"outbox-tests", "outbox-old-name"} in registry.registered, "both are listened for", within=30
         )
@@ -125,7 +131,7 @@ def test_topics_are_named_where_checks_go_by_topic(database: Database) -> None:
     added(database, 2, topic="payments")
     (refund,) = added(database, topic="refunds")
     registry = ByTopic()
-    with Running(database, registry, Operations(database)):
+    with Running(database, registry):
         expect_soon(lambda: registry.topics[-1] == {"payments", "refunds"}, "both topics are named", within=30)
         # When one topic has no rows any more and another has its first, Then it is added and none is forgotten
         force(database, refund, topic="invoices")
@@ -137,7 +143,7 @@ def test_topics_are_named_where_checks_go_by_topic(database: Database) -> None:
 def test_no_topics_are_named_where_checks_go_by_group(database: Database) -> None:
     added(database)
     registry = Registry()
-    with Running(database, registry, Operations(database)):
+    with Running(database, registry):
         expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
     assert registry.topics == [frozenset()]
 
@@ -153,11 +159,11 @@ def test_an_outage_of_the_database_is_told_once_and_so_is_its_end(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Given turns that fail one after another
-    operations = Away(database)
-    with caplog.at_level(logging.WARNING, "checkback"), Running(database, Registry(), operations):
-        expect_soon(lambda: operations.asked >= 3, "it has tried again", within=30)
+    open_groups = Away(database)
+    with caplog.at_level(logging.WARNING, "checkback"), Running(database, Registry(), open_groups):
+        expect_soon(lambda: open_groups.asked >= 3, "it has tried again", within=30)
         # When the database is back
-        operations.back = True
+        open_groups.back = True
         expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
     # Then the log has a line for either
     assert caplog.messages == [

@@ -202,11 +202,11 @@ def test_many_rows_move_together_and_the_others_are_left_out(database: Database,
     assert operations.cancel([], "none") == operations.requeue([]) == []
 
 
-def test_undelivered_decisions_name_their_groups(database: Database, operations: Operations) -> None:
+def test_undelivered_decisions_name_their_groups(database: Database) -> None:
     first, second, _ = added(database, 3)
     force(database, first, state=State.COMMITTED, half_id=fresh_token(), half_group="outbox-old-name")
     force(database, second, state=State.DELIVERED, half_group="outbox-done")
-    assert operations.open_groups() == {"outbox-old-name"}
+    assert OpenGroups(database).run() == {"outbox-old-name"}
 
 
 def test_the_groups_of_many_decisions_are_found_page_by_page(database: Database) -> None:
