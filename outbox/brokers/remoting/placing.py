@@ -1,8 +1,9 @@
 """Where the messages of a batch go: to queues that may be written, at brokers that answered lately."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from outbox.brokers.base import Outage, Outgoing
 from outbox.brokers.remoting.breakers import Breakers
@@ -46,10 +47,12 @@ class Placing:
         shares: dict[str, Share] = {}
         nowhere: dict[int, Outage] = {}
         choices: dict[str, _Choice | Outage] = {}
+        self._routes.freshen(list(dict.fromkeys([message.topic for message in messages])), until)
+        nobody = cache(self._nobody)
         for index, message in enumerate(messages):
             choice = choices.get(message.topic)
             if choice is None:
-                choice = choices[message.topic] = self._choose(message.topic, until)
+                choice = choices[message.topic] = self._choose(message.topic, until, nobody)
             if isinstance(choice, Outage):
                 nowhere[index] = choice
                 continue
@@ -88,7 +91,7 @@ class Placing:
             or not self.is_elsewhere(address)
         )
 
-    def _choose(self, topic: str, until: float) -> _Choice | Outage:
+    def _choose(self, topic: str, until: float, nobody: Callable[[], str]) -> _Choice | Outage:
         """The topic's queues, or why there is none to write to.
 
         A topic without a route is an outage of that topic, not a refusal: a name server forgets a topic together with
@@ -101,7 +104,7 @@ class Placing:
         except RemotingError as problem:
             return Outage(str(problem))
         except NoRoute as problem:
-            return self._unknown(problem)
+            return _unknown(problem, nobody())
         if not route.writable:
             return Outage(
                 f"topic {topic}: no queue is writable (broker's master down, or perm without W)", partial=True
@@ -114,12 +117,17 @@ class Placing:
         others = {queue.address: queue for queue in route.writable if queue not in usable}
         return _Choice(route, usable, list(others.values()))
 
-    def _unknown(self, problem: NoRoute) -> Outage:
+    def _nobody(self) -> str:
+        """Why no broker at all is known there; "": some are."""
         try:
-            known = self._routes.brokers()
+            return "" if self._routes.brokers() else "no broker is registered there"
         except RemotingError as trouble:
-            return Outage(str(trouble))
-        if not known:
-            return Outage(f"{problem}; no broker is registered there")
-        remedy = "create it (mqadmin updateTopic), or bring back the broker that has it"
-        return Outage(f"{problem}; {remedy}", partial=True)
+            return str(trouble)
+
+
+def _unknown(problem: NoRoute, nobody: str) -> Outage:
+    """``nobody``: why no broker at all is known; "": some are."""
+    if nobody:
+        return Outage(f"{problem}; {nobody}")
+    remedy = "create it (mqadmin updateTopic), or bring back the broker that has it"
+    return Outage(f"{problem}; {remedy}", partial=True)

@@ -1,6 +1,7 @@
 """Where a topic's queues and a broker's master are: asked of the name servers, kept for a while."""
 
 import logging
+import math
 import threading
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -9,6 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from outbox.brokers.remoting.commands import Code, Request, refusal
 from outbox.brokers.remoting.connections import Away, Connections, RemotingError
+from outbox.brokers.remoting.frames import Frame
+from outbox.brokers.remoting.pipeline import exchange
 from outbox.brokers.remoting.stored import loads_lenient
 from outbox.clock import monotonic
 
@@ -19,6 +22,10 @@ FRESH: Final = 30.0
 #: Seconds between two questions about a topic whose route seems wrong or cannot be had.
 _PAUSE: Final = 1.0
 _CALL: Final = 3.0
+#: The same where old routes serve as well: a name server that hangs must not use up the time of those who send.
+_CALL_KNOWN: Final = 1.0
+#: Topics about which it is worth to ask at once.
+_SEVERAL: Final = 2
 #: Bits of ``perm`` (``PermName``), and the id of a master (``MixAll.MASTER_ID``).
 _WRITE: Final = 2
 _READ: Final = 4
@@ -36,6 +43,9 @@ def split_addresses(name_servers: str) -> list[str]:
 
 class NoRoute(Exception):
     """The name servers answer and do not know the topic."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic}: the name server does not know it")
 
 
 class Queue(NamedTuple):
@@ -98,6 +108,12 @@ def _route(found: dict[str, Any]) -> Route:
     )
 
 
+def _left(until: float | None, now: float, *, known: bool) -> float:
+    """Seconds that a question may take; ``known``: old routes serve as well."""
+    most = _CALL_KNOWN if known else _CALL
+    return most if until is None else max(0.0, min(most, until - now))
+
+
 class Routes:
     """Routes by topic; safe to use from several threads.
 
@@ -111,21 +127,42 @@ class Routes:
         self._fresh = fresh
         self._connections = connections
         self._known: dict[str, _Known] = {}
+        #: When a name server said last, to a question about several, that it does not know the topic.
+        self._missing: dict[str, float] = {}
         self._asking = threading.Lock()
 
     def route(self, topic: str, until: float | None = None) -> Route:
         """The topic's route; ``NoRoute``, or ``Away`` where none was known and no name server answers by ``until``."""
         known = self._known.get(topic)
         now = monotonic()
-        if known is not None and now - known.asked < (_PAUSE if known.wrong else self._fresh):
+        if not self._is_due(topic, now):
+            if known is None:
+                raise NoRoute(topic)
             return known.route
-        left = _CALL if until is None else max(0.0, min(_CALL, until - now))
+        left = _left(until, now, known=known is not None)
         if not self._asking.acquire(timeout=0 if known is not None else left):
             if known is not None:
                 return known.route
             raise Away(f"topic {topic}: its route is being asked for, and no name server has answered in time")
         try:
             return self._refresh(topic, self._known.get(topic), left)
+        finally:
+            self._asking.release()
+
+    def freshen(self, topics: Collection[str], until: float) -> None:
+        """Asks at once about all of the topics about which ``route`` would ask; what is not answered is left to it.
+
+        One round trip instead of one for each: with hundreds of topics, and name servers some ten milliseconds away,
+        those would take longer than a batch of messages may.
+        """
+        now = monotonic()
+        due = [topic for topic in topics if self._is_due(topic, now)]
+        all_known = self._known.keys() >= set(due)
+        left = _left(until, now, known=all_known)
+        if len(due) < _SEVERAL or not self._asking.acquire(timeout=0 if all_known else left):
+            return
+        try:
+            self._refresh_all([topic for topic in due if self._is_due(topic, now)], now + left)
         finally:
             self._asking.release()
 
@@ -186,6 +223,57 @@ class Routes:
         self._known[topic] = _Known(route, monotonic())
         return route
 
+    def _is_due(self, topic: str, now: float) -> bool:
+        """Whether a name server is to be asked about the topic."""
+        known = self._known.get(topic)
+        if known is None:
+            return now - self._missing.get(topic, -math.inf) >= _PAUSE
+        return now - known.asked >= (_PAUSE if known.wrong else self._fresh)
+
+    def _refresh_all(self, topics: Sequence[str], until: float) -> None:
+        """Of each name server in turn, the last good one first, all that is left; then old routes have to serve."""
+        addresses = list(self._name_servers)
+        for place, address in enumerate(addresses):
+            if not topics:
+                return
+            share = max(0.0, until - monotonic()) / (len(addresses) - place)
+            topics = self._answered(address, topics, monotonic() + share)
+        for known in filter(None, map(self._known.get, topics)):
+            known.asked, known.wrong = monotonic(), True
+
+    def _answered(self, address: str, topics: Sequence[str], until: float) -> Sequence[str]:
+        """Asks one name server; the topics about which it said nothing of use."""
+
+        def encode(first: int) -> list[bytes]:
+            """One question for each topic."""
+            ask = self._connections.request
+            return [ask(Request.TOPIC_ROUTE, place, {"topic": topic}) for place, topic in enumerate(topics, first)]
+
+        answers = exchange(self._connections, address, len(topics), encode, until, point="routes.after_write")
+        if answers.reason:
+            log.info("%d topics: their routes: %s", len(topics), answers.reason)
+        told = zip(topics, answers.frames, strict=True)
+        left = [topic for topic, answer in told if answer is None or not self._note(topic, answer)]
+        if not left:
+            self._prefer(address)
+        return left
+
+    def _note(self, topic: str, answer: Frame) -> bool:
+        """Keeps what a name server said of one of several topics; False: it is of no use."""
+        known = self._known.get(topic)
+        if answer.code == Code.TOPIC_NOT_EXIST and known is None:
+            self._missing[topic] = monotonic()
+            return True
+        if answer.code != Code.SUCCESS:
+            return False
+        try:
+            self._known[topic] = _Known(parse_route(answer.body), monotonic())
+        except Away as problem:
+            log.info("topic %s: %s", topic, problem)
+            return False
+        self._missing.pop(topic, None)
+        return True
+
     def _ask(self, code: Request, ext: Mapping[str, str], timeout: float) -> bytes:
         """Asks the name servers in turn, the last good one first; ``NoRoute`` where one says so, ``Away``."""
         problems = []
@@ -198,7 +286,7 @@ class Routes:
                 problems.append(str(problem))
                 continue
             if answer.code == Code.TOPIC_NOT_EXIST:
-                raise NoRoute(f"topic {ext.get('topic')}: the name server does not know it")
+                raise NoRoute(ext.get("topic", ""))
             if answer.code == Code.SUCCESS:
                 self._prefer(address)
                 return answer.body

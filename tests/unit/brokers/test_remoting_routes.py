@@ -5,6 +5,7 @@ import pytest
 from outbox.brokers.remoting.connections import Away, Connections
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.routes import NoRoute, Queue, Routes, parse_route
+from outbox.clock import monotonic
 from tests.services.ports import free_port
 from tests.unit.brokers.remoting_server import FakeServer, answer
 
@@ -84,6 +85,47 @@ def test_a_known_route_outlives_the_name_server_and_the_broker() -> None:
         # But a topic that was never known is unknown
         with pytest.raises(NoRoute, match="two"):
             asking.route("two")
+
+
+TOPICS = [f"topic-{number}" for number in range(300)]
+
+
+def test_the_routes_of_many_topics_are_asked_for_at_once() -> None:
+    # Given a name server that answers nothing before it has been asked about every topic, and knows all but one
+    waiting: list[Frame] = []
+
+    def behaviour(server: FakeServer, request: Frame) -> bytes:
+        waiting.append(request)
+        if len(waiting) < len(TOPICS):
+            return b""
+        return b"".join(answer(it, 17 if it.ext["topic"] == TOPICS[0] else 0, body=ROUTE) for it in waiting)
+
+    with NameServer(behaviour) as server:
+        asking = routes(server.address)
+        # When all are asked for
+        asking.freshen(TOPICS, monotonic() + 60)
+        # Then each is known, or known to be missing, and nobody asks again
+        with pytest.raises(NoRoute, match=TOPICS[0]):
+            asking.route(TOPICS[0])
+        assert {asking.route(topic).masters["a"] for topic in TOPICS[1:]} == {"10.0.0.1:10911"}
+        assert len(server.asked(105)) == len(TOPICS)
+
+
+def test_a_name_server_that_hangs_is_asked_once_about_many_topics() -> None:
+    # Given old routes, one name server that hangs, and another one that is away
+    answers = iter(range(len(TOPICS)))
+
+    def behaviour(server: FakeServer, request: Frame) -> bytes | None:
+        return answer(request, body=ROUTE) if next(answers, None) is not None else None
+
+    with NameServer(behaviour) as server:
+        asking = Routes([server.address, f"127.0.0.1:{free_port()}"], Connections(), fresh=0.0)
+        asking.freshen(TOPICS, monotonic() + 60)
+        # When they are asked for again
+        asking.freshen(TOPICS, monotonic() + 60)
+        # Then the old ones serve, and none of them is waited for once more
+        assert {asking.route(topic).masters["a"] for topic in TOPICS} == {"10.0.0.1:10911"}
+        assert len(server.asked(105)) == 2 * len(TOPICS)
 
 
 def test_a_broker_is_found_by_the_topic_of_its_own_name() -> None:
