@@ -41,7 +41,6 @@ from outbox.store.given import AnyText, given, selecting
 from outbox.store.lanes import HoldsLane, Lanes, always
 from outbox.store.lookback import BACK, MARGIN, within_look
 from outbox.store.next_due import NextDue
-from outbox.store.notifications import announce
 from outbox.store.writable import read_only
 from outbox.verdict import RowView
 
@@ -145,7 +144,7 @@ class CommitLeases:
         """
         rows = [{"id": row_id, "half_id": half_id} for row_id, half_id in halves]
         with self._database.transaction(durable=False) as connection:
-            return set(self._ended(connection, self._changes.settle, rows, tell=tell))
+            return set(self._lanes.end(connection, self._changes.settle, rows, tell=tell))
 
     def presume(self, holding: Holding) -> bool:
         """Marks the row as delivered without the broker's word: nobody asked about its half for too long."""
@@ -181,15 +180,7 @@ class CommitLeases:
 
     def _end(self, ending: Ending, row: Mapping[str, object]) -> bool:
         with self._database.transaction() as connection:
-            return bool(self._ended(connection, ending, [row]))
-
-    def _ended(
-        self, connection: Connection, ending: Ending, rows: Iterable[Mapping[str, object]], *, tell: bool = True
-    ) -> list[int]:
-        left = ending.end(connection, rows)
-        if self._lanes.go_on(connection, left.lanes) and tell:
-            announce(connection)
-        return left.ids
+            return bool(self._lanes.end(connection, ending, [row]))
 
 
 class _Changes:

@@ -36,10 +36,11 @@ from sqlalchemy.engine import Connection
 from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import Move, sources_of
 from outbox.schema import claimable, outbox
-from outbox.store.change import Change, attempt_failed, due, in_place, nobody_attempts
+from outbox.store.change import Change, Ending, attempt_failed, due, in_place, nobody_attempts
 from outbox.store.clock import earliest, utc_now
 from outbox.store.database import plan_freely
 from outbox.store.given import given
+from outbox.store.notifications import announce
 from outbox.store.snapshot import beyond_snapshot
 
 #: PostgreSQL: the first halves of the keys of our advisory locks, "lane" and "park" in ASCII.
@@ -153,6 +154,18 @@ class Lanes:
         for _ in range(_TRIES):
             woken += self._unpark.apply(connection, [{"id": row_id} for row_id in waiting.difference(woken)])
         return woken
+
+    def end(
+        self, connection: Connection, ending: Ending, rows: Iterable[Mapping[str, object]], *, tell: bool = True
+    ) -> list[int]:
+        """Ends the rows that pass, and has their lanes go on; the ids of those that ended.
+
+        ``tell``: relays that sleep are told of lanes that go on. To be called once in a transaction, as ``go_on``.
+        """
+        left = ending.end(connection, rows)
+        if self.go_on(connection, left.lanes) and tell:
+            announce(connection)
+        return left.ids
 
     def stuck(self, connection: Connection, lanes: Collection[str]) -> list[str]:
         """Those of the lanes whose head is parked; nobody will end a row before it."""

@@ -7,12 +7,11 @@ relay died, or no answer came); its token tells, and is kept through a requeue. 
 goes on in the same transaction (``store.lanes``); a row that left its lane comes back to it only out of order.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import Move, State, sources_of
@@ -124,12 +123,12 @@ class Operations:
         """Makes sure that these rows are never published; the ids of those that were still pending."""
         rows = [{"id": row_id, "reason": reason[:REASON_LENGTH]} for row_id in row_ids]
         with self._database.transaction() as connection:
-            return self._leave(connection, self._cancel, rows)
+            return self._lanes.end(connection, self._cancel, rows)
 
     def release(self, row_ids: Iterable[int]) -> list[int]:
         """Lets lanes go on past dead rows that hold them; the ids of those, which stay as they are."""
         with self._database.transaction() as connection:
-            return self._leave(connection, self._release, [{"id": row_id} for row_id in row_ids])
+            return self._lanes.end(connection, self._release, [{"id": row_id} for row_id in row_ids])
 
     def requeue(self, row_ids: Iterable[int], *, out_of_order: bool = False) -> list[int]:
         """Puts dead or cancelled rows back to be published; the ids of those that were.
@@ -141,12 +140,6 @@ class Operations:
         with self._database.transaction() as connection:
             announce(connection)
             return self._requeue.apply(connection, rows)
-
-    def _leave(self, connection: Connection, ending: Ending, rows: Iterable[Mapping[str, object]]) -> list[int]:
-        left = ending.end(connection, rows)
-        if self._lanes.go_on(connection, left.lanes):
-            announce(connection)
-        return left.ids
 
 
 def _by_id(which: Filter, after_id: int) -> Any:
