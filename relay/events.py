@@ -45,6 +45,9 @@ class Events:
     def undecided(self, rows: int, error: BaseException) -> None:
         """The database's answer to a decision is missing; neither COMMIT nor ROLLBACK was sent."""
 
+    def unsettled(self, rows: int, error: BaseException) -> None:
+        """The database did not take what the broker confirmed; the reconciler finds these messages visible."""
+
     def lease_lost(self, rows: int) -> None:
         """The leases of a pass were over before its decision; its halves are left to the check-back."""
 
@@ -128,6 +131,10 @@ class LogEvents(Events):
     def undecided(self, rows: int, error: BaseException) -> None:
         """Warning."""
         self._log.warning("undecided rows=%d error=%s", rows, cause(error))
+
+    def unsettled(self, rows: int, error: BaseException) -> None:
+        """Warning."""
+        self._log.warning("unsettled rows=%d, looked up once their leases are over: %s", rows, cause(error))
 
     def lease_lost(self, rows: int) -> None:
         """Warning."""

@@ -223,11 +223,19 @@ class Pass:
             for it, end in zip(winners, ended, strict=False)
             if end.confirmation is Confirmation.CONFIRMED
         ]
-        delivered = self._stage.leases.settle(confirmed, tell=False)
+        try:
+            delivered = self._stage.leases.settle(confirmed, tell=False)
+        except SQLAlchemyError as error:
+            self._stage.events.unsettled(len(confirmed), error)
+            return
         self._stage.events.settled(len(delivered), len(winners) - len(confirmed))
 
     def _lost(self, attempt: Attempt, half: Half) -> bool:
         """Whether the row says that this half can never win. A row that chose it (adopted by the check-back, or
-        committed by a decision whose answer was lost), or still may, is left alone."""
-        row = self._stage.leases.read(attempt.row_id)
+        committed by a decision whose answer was lost), or still may, is left alone; so is one that cannot be read."""
+        try:
+            row = self._stage.leases.read(attempt.row_id)
+        except SQLAlchemyError as error:
+            self._stage.events.undecided(1, error)
+            return False
         return verdict(row, HalfView(attempt.token, half.half_id)) is Step.ROLLBACK

@@ -7,6 +7,7 @@ from outbox.consumer.drivers import is_outage
 from outbox.consumer.errors import CommittedEarly, LostMeanwhile, Permanent, StoreAway
 from outbox.consumer.outcome import Outcome, Park, Retry
 from outbox.shown import cause
+from outbox.store.conflicts import is_conflict
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,8 @@ def outcome_of(error: BaseException) -> Outcome:
         return Park(said(error))
     if isinstance(error, LostMeanwhile):
         return Retry(str(error), outage=True, begun=True)
-    return Retry(said(error), outage=isinstance(error, StoreAway) or is_outage(error))
+    away = isinstance(error, StoreAway) or is_outage(error)
+    return Retry(said(error), outage=away, conflict=is_conflict(error))
 
 
 def said(error: BaseException) -> str:

@@ -36,6 +36,8 @@ class Retry:
     outage: bool = False
     #: The store was there when the handler began: if that repeats, the message is at fault, not the store.
     begun: bool = False
+    #: The database sacrificed the transaction to another one: it is worth another try at once.
+    conflict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

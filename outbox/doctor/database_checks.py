@@ -114,6 +114,15 @@ def _mysql(facts: ServerFacts) -> Iterator[Finding]:
     seen = f"innodb_doublewrite={settings.get('innodb_doublewrite', '')}"
     yield subject.DOUBLE_WRITE.judged(DATABASE, seen, Level.WARNING if off else None)
     yield from _semi_sync(settings, facts.replicas)
+    yield from _primaries(settings, facts.nodes or 0)
+
+
+def _primaries(settings: Mapping[str, str], nodes: int) -> Iterator[Finding]:
+    """Whether other servers take writes as well; nothing is said of one that is alone."""
+    several = settings.get("group_replication_single_primary_mode") == "OFF"
+    if nodes > 1 or several:
+        seen = f"Galera, {nodes} nodes" if nodes > 1 else "group replication, several primaries"
+        yield subject.SEVERAL_PRIMARIES.note(DATABASE, seen)
 
 
 def _semi_sync(settings: Mapping[str, str], replicas: int | None) -> Iterator[Finding]:

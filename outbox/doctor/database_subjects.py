@@ -105,6 +105,12 @@ SEMI_SYNC: Final = Subject(
     "replication does not wait: after a fail-over decided rows may be pending again, and are published twice",
     "where a replica may be promoted, switch semi-synchronous replication on with AFTER_SYNC",
 )
+SEVERAL_PRIMARIES: Final = Subject(
+    "mysql-several-primaries",
+    "several servers take writes: transactions at two of them undo each other, and producers at two of them add to a "
+    "lane past each other, so that a message may overtake an earlier one of its lane",
+    "lead all that use this outbox, its producers included, to one server, and to another one where that one is down",
+)
 SQLITE_JOURNAL: Final = Subject(
     "sqlite-journal",
     "in this journal mode a crash can destroy the file, or readers and writers block each other",

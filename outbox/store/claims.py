@@ -21,6 +21,7 @@ from outbox.shown import cause
 from outbox.store.attempt import Attempt, attempt_of
 from outbox.store.change import Change, own_attempt, seconds
 from outbox.store.clock import utc_after
+from outbox.store.conflicts import is_conflict
 from outbox.store.database import Database
 from outbox.store.lanes import Lanes
 from outbox.store.lookback import Lookback
@@ -55,13 +56,20 @@ class Claims:
         """Up to ``limit`` due rows of together at most ``max_bytes`` (one row at least), leased for ``lease`` seconds.
 
         Oldest first. The transaction may be lost in a crash of the database server: then nobody holds the lease, and
-        the halves sent under it are superseded by the next claim.
+        the halves sent under it are superseded by the next claim. What a claim at another server of the cluster took at
+        the same time is not found; what was leased before an error is shipped.
         """
         attempts: list[Attempt] = []
         room = max_bytes
         long = monotonic() + _LONG
         for _ in range(_ROUNDS):
-            taken, parked = self._round(limit - len(attempts), room, lease)
+            try:
+                taken, parked = self._round(limit - len(attempts), room, lease)
+            except SQLAlchemyError as error:
+                if not attempts and not is_conflict(error):
+                    raise
+                _log.debug("a claim found %d rows and no more: %s", len(attempts), cause(error))
+                break
             attempts += taken
             room -= sum([len(it.payload) for it in taken])
             if not parked or len(attempts) == limit or (attempts and (room < BODY_BYTES or monotonic() > long)):

@@ -36,6 +36,7 @@ from outbox.store.change import (
     own_attempt,
 )
 from outbox.store.clock import utc_now
+from outbox.store.conflicts import repeated
 from outbox.store.database import Database
 from outbox.store.given import AnyText
 from outbox.store.lanes import HoldsLane, Lanes, always
@@ -135,7 +136,7 @@ class Decisions:
         An exception leaves open whether the transaction was committed: the caller then sends neither COMMIT nor
         ROLLBACK, and check-back and reconciler find out.
         """
-        committed, written = self._write(outcomes, commit_lease)
+        committed, written = repeated(lambda: self._write(outcomes, commit_lease))
         if len(written) < len(outcomes):
             left = outcomes.without(written)
             try:

@@ -26,6 +26,7 @@ _POSTGRESQL: Final = (
 )
 #: MariaDB's and MySQL's names; each server knows some of them.
 _MYSQL: Final = (
+    "group_replication_single_primary_mode",
     "innodb_doublewrite",
     "innodb_flush_log_at_trx_commit",
     "log_bin",
@@ -41,8 +42,9 @@ _MYSQL: Final = (
     "time_zone",
     "transaction_isolation",
     "tx_isolation",
+    "wsrep_on",
 )
-_MYSQL_STATUS: Final = ("Slaves_connected", "Threads_connected")
+_MYSQL_STATUS: Final = ("Slaves_connected", "Threads_connected", "wsrep_cluster_size")
 _SQLITE: Final = ("journal_mode", "synchronous")
 
 
@@ -58,6 +60,8 @@ class ServerFacts:
     read_only: bool
     #: Standbys or replicas that are connected.
     replicas: int | None = None
+    #: Servers of its Galera cluster, itself included.
+    nodes: int | None = None
     #: Connections that this user may open in all, and those that are open now, whoever has them.
     allowed: int | None = None
     used: int | None = None
@@ -136,6 +140,7 @@ def _mysql(connection: Connection, dialect: str) -> ServerFacts:
         values,
         read_only=values.get("read_only", "OFF") not in ("OFF", "0"),
         replicas=int(status["Slaves_connected"]) if "Slaves_connected" in status else None,
+        nodes=int(status.get("wsrep_cluster_size", 0)) if values.get("wsrep_on") == "ON" else None,
         allowed=min(limits),
         used=int(status["Threads_connected"]),
     )

@@ -10,6 +10,7 @@ from outbox.origin import origin_of
 from outbox.schema import ANY_LISTENER, heartbeat
 from outbox.schema import database as database_table
 from outbox.store.clock import utc_after, utc_now
+from outbox.store.conflicts import repeated
 from outbox.store.database import Database
 
 #: Seconds after which a listener that died is no longer listed.
@@ -46,6 +47,9 @@ class Identity:
 
         After more than ``gap`` seconds of silence of all listeners the time that is watched begins anew.
         """
+        repeated(lambda: self._beat(name, gap))  # those at other servers of the cluster write the second row as well
+
+    def _beat(self, name: str, gap: float) -> None:
         with self._database.transaction(durable=False) as connection:
             if _beat(connection, name, gap):
                 connection.execute(heartbeat.delete().where(heartbeat.c.beat_at < utc_after(-_FORGOTTEN)))

@@ -352,6 +352,37 @@ def test_an_unknown_decision_sends_neither_commit_nor_rollback(database: Databas
     assert state_of(database, row_id) is State.COMMITTED
 
 
+class _Skipping(Decisions):
+    """Somebody else holds every row."""
+
+    def decide(self, outcomes: Outcomes, commit_lease: float) -> set[int]:
+        return set()
+
+
+def test_a_database_that_goes_away_after_the_decision_ends_no_pass(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise OperationalError("UPDATE", {}, ConnectionError("server closed the connection"))
+
+    # Given a row whose message the broker has made visible; When the database does not hear of it
+    (row_id,) = added(database)
+    relay = Relay(database)
+    with monkeypatch.context() as patched:
+        patched.setattr(CommitLeases, "settle", away)
+        relay.run()
+    # Then the reconciler finds the message once the commit lease is over
+    assert [it.verdict for it in relay.broker.endings] == [Verdict.COMMIT]
+    assert state_of(database, row_id) is State.COMMITTED
+    # Given a half that was not chosen; When the database cannot say any more what its row has chosen
+    added(database)
+    with monkeypatch.context() as patched:
+        patched.setattr(CommitLeases, "read", away)
+        relay.run(_Skipping(database))
+    # Then the half is left to the check-back
+    assert len(relay.broker.endings) == 1
+
+
 def test_passes_are_bounded_by_bytes(database: Database) -> None:
     added(database, 5, payload=b"x" * (4 << 20))
     relay = Relay(database)

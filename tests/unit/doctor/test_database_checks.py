@@ -142,6 +142,22 @@ def test_replication_of_mysql_must_wait(
     assert not_ok(of_server(replace(changed(MARIADB, settings), replicas=replicas), needed=12)) == found
 
 
+@pytest.mark.parametrize(
+    ("nodes", "settings", "found"),
+    [
+        (3, {"wsrep_on": "ON"}, {"mysql-several-primaries": Level.NOTE}),
+        (1, {"wsrep_on": "ON"}, {}),
+        (None, {"group_replication_single_primary_mode": "OFF"}, {"mysql-several-primaries": Level.NOTE}),
+        (None, {"group_replication_single_primary_mode": "ON"}, {}),
+    ],
+    ids=str,
+)
+def test_several_servers_that_take_writes_are_told(
+    nodes: int | None, settings: Mapping[str, str], found: Mapping[str, Level]
+) -> None:
+    assert not_ok(of_server(replace(changed(MARIADB, settings), nodes=nodes), needed=12)) == found
+
+
 def test_replication_of_postgresql_must_be_synchronous() -> None:
     asynchronous = replace(POSTGRESQL, replicas=1)
     assert not_ok(of_server(asynchronous, needed=12)) == {"postgresql-standby": Level.WARNING}

@@ -1,0 +1,36 @@
+"""Transactions that the database sacrifices to another one: undone as a whole, and to be tried again.
+
+PostgreSQL and InnoDB do so to end a deadlock, and under isolation levels that allow no surprise. Where several servers
+take writes (Galera, group replication), each transaction that changes a row which another server changed at the same
+time ends so: at a statement, or as the answer to COMMIT.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from sqlalchemy.exc import DBAPIError
+
+Result = TypeVar("Result")
+
+#: serialization_failure, deadlock_detected; ER_LOCK_DEADLOCK, ER_TRANSACTION_ROLLBACK_DURING_COMMIT.
+_SACRIFICED: Final = frozenset(("40001", "40P01", 1213, 3101))
+#: How often one that is sacrificed again and again is begun.
+TRIES: Final = 4
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether nothing of the transaction is kept, and the next try may well succeed; no outage, and nobody's fault."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
+    return code in _SACRIFICED
+
+
+def repeated(transaction: Callable[[], Result]) -> Result:
+    """What a whole transaction returns, at the last try; raises what that raises."""
+    for _ in range(TRIES - 1):
+        try:
+            return transaction()
+        except DBAPIError as error:
+            if not is_conflict(error):
+                raise
+    return transaction()
