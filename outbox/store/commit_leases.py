@@ -26,18 +26,16 @@ from outbox.schema import DUE_FIRST, REASON_LENGTH, outbox, unsettled
 from outbox.store.change import (
     Change,
     Ending,
-    chosen_half,
     due,
     fresh_lease,
-    half_columns,
-    half_values,
     no_attempt,
-    no_half,
     seconds,
 )
 from outbox.store.clock import utc_after, utc_now
+from outbox.store.conflicts import repeated
 from outbox.store.database import Database, plan_freely
 from outbox.store.given import AnyText, given, selecting
+from outbox.store.halves import HALF, chosen_half, half_columns, half_of, half_values, no_half
 from outbox.store.lanes import HoldsLane, Lanes, always
 from outbox.store.lookback import BACK, MARGIN, within_look
 from outbox.store.next_due import NextDue
@@ -58,15 +56,7 @@ class Holding:
     age: float = 0.0
 
 
-_HELD = (
-    outbox.c.id,
-    outbox.c.topic,
-    outbox.c.half_id,
-    outbox.c.half_broker,
-    outbox.c.half_handle,
-    outbox.c.half_group,
-    outbox.c.decided_at,
-)
+_HELD = (outbox.c.id, *HALF, outbox.c.decided_at)
 
 
 class CommitLeases:
@@ -143,8 +133,12 @@ class CommitLeases:
         ``tell``: relays that sleep are told of lanes that go on; one that looks at the rows by itself then need not be.
         """
         rows = [{"id": row_id, "half_id": half_id} for row_id, half_id in halves]
-        with self._database.transaction(durable=False) as connection:
-            return set(self._lanes.end(connection, self._changes.settle, rows, tell=tell))
+
+        def settled() -> set[int]:
+            with self._database.transaction(durable=False) as connection:
+                return set(self._lanes.end(connection, self._changes.settle, rows, tell=tell))
+
+        return repeated(settled)
 
     def presume(self, holding: Holding) -> bool:
         """Marks the row as delivered without the broker's word: nobody asked about its half for too long."""
@@ -284,5 +278,4 @@ def _postpone(dialect: str) -> Change:
 
 
 def _holding(row: Any, lease_id: str) -> Holding:
-    half = Half(row.topic, row.half_id, row.half_broker, row.half_handle, row.half_group)
-    return Holding(row.id, half, lease_id, row.decided_at, (row.now - row.decided_at).total_seconds())
+    return Holding(row.id, half_of(row), lease_id, row.decided_at, (row.now - row.decided_at).total_seconds())
