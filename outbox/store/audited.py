@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -12,20 +13,17 @@ from outbox.message import Mode
 from outbox.schema import outbox, state_in
 from outbox.store.clock import utc_now
 from outbox.store.database import Database
+from outbox.store.halves import HALF, half_of
 
 #: Ids of one window: so many rows at most are in memory, and each statement reads no more.
 _WINDOW = 500
 
 _COLUMNS = (
     outbox.c.id,
-    outbox.c.topic,
+    *HALF,
     outbox.c.key,
     outbox.c.mode,
     outbox.c.state,
-    outbox.c.half_id,
-    outbox.c.half_broker,
-    outbox.c.half_handle,
-    outbox.c.half_group,
     outbox.c.created_at,
     outbox.c.not_before,
     outbox.c.decided_at,
@@ -87,14 +85,14 @@ class AuditedRows:
             ids = [outbox.c.id.between(first, after), *of_topic]
             with self._database.transaction() as connection:
                 topics = connection.execute(sa.select(outbox.c.topic).where(*ids).distinct()).scalars().all()
-                found = connection.execute(sa.select(*_COLUMNS).where(*ids, _in_range(since, until))).mappings().all()
+                found = connection.execute(sa.select(*_COLUMNS).where(*ids, _in_range(since, until))).all()
             yield Window(after, frozenset(topics), sorted(map(_row, found), key=lambda row: row.id))
 
     def by_ids(self, ids: Iterable[int]) -> dict[int, AuditedRow]:
         """Those of the rows that are there."""
         query = sa.select(*_COLUMNS).where(outbox.c.id.in_(list(ids)))
         with self._database.transaction() as connection:
-            return {it["id"]: _row(it) for it in connection.execute(query).mappings()}
+            return {it.id: _row(it) for it in connection.execute(query)}
 
     def _first_after(self, row_id: int) -> int | None:
         """Skips gaps, however wide they are."""
@@ -108,19 +106,17 @@ def _in_range(since: datetime, until: datetime) -> sa.ColumnElement[bool]:
     return sa.and_(outbox.c.created_at < until, sa.or_(state_in(open_states()), ended_within))
 
 
-def _row(it: sa.RowMapping) -> AuditedRow:
-    broker = it["half_broker"]
-    half = None if broker is None else Half(it["topic"], it["half_id"], broker, it["half_handle"], it["half_group"])
+def _row(it: Any) -> AuditedRow:
     return AuditedRow(
-        id=it["id"],
-        topic=it["topic"],
-        key=it["key"],
-        mode=Mode(it["mode"]),
-        state=State(it["state"]),
-        unique_id=it["half_id"],
-        half=half,
-        created_at=it["created_at"],
-        not_before=it["not_before"],
-        decided_at=it["decided_at"],
-        delivered_at=it["delivered_at"],
+        id=it.id,
+        topic=it.topic,
+        key=it.key,
+        mode=Mode(it.mode),
+        state=State(it.state),
+        unique_id=it.half_id,
+        half=None if it.half_broker is None else half_of(it),
+        created_at=it.created_at,
+        not_before=it.not_before,
+        decided_at=it.decided_at,
+        delivered_at=it.delivered_at,
     )

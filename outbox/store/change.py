@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
-from outbox.brokers.base import Half
 from outbox.lifecycle import Move, State, sources_of, target_of
 from outbox.message import Mode
 from outbox.schema import outbox
@@ -166,11 +165,6 @@ def _of_plain(token: ColumnElement[Any]) -> ColumnElement[Any]:
     return sa.case((outbox.c.mode == Mode.PLAIN, token), else_=sa.null())
 
 
-def no_half() -> dict[str, Any]:
-    """No half is chosen."""
-    return dict.fromkeys(("half_id", "half_broker", "half_handle", "half_group", "decided_at"))
-
-
 def again_after(delay: Any) -> dict[str, Any]:
     """When the row may be claimed again, never before its own ``not_before``."""
     due = utc_after(delay)
@@ -183,29 +177,6 @@ def in_place() -> ColumnElement[Any]:
     Where the clock was set back since, that moment is still to come: then from now on.
     """
     return earliest(sa.func.coalesce(outbox.c.not_before, outbox.c.created_at), utc_now())
-
-
-def half_columns() -> dict[str, type]:
-    """The given columns that describe a half."""
-    return {"half_id": str, "broker": str, "handle": str, "half_group": str}
-
-
-def half_values(half: Half) -> dict[str, object]:
-    """A half as given columns."""
-    return {"half_id": half.half_id, "broker": half.broker, "handle": half.handle, "half_group": half.group}
-
-
-def chosen_half(rows: Any) -> dict[str, Any]:
-    """Records the winning half and the moment of the decision, and takes the commit lease for ``:seconds``."""
-    return {
-        "half_id": rows.half_id,
-        "half_broker": rows.broker,
-        "half_handle": rows.handle,
-        "half_group": rows.half_group,
-        "decided_at": utc_now(),
-        "reason": None,
-        **fresh_lease(),
-    }
 
 
 def fresh_lease() -> dict[str, Any]:

@@ -27,10 +27,7 @@ from outbox.store.change import (
     Ending,
     again_after,
     attempt_failed,
-    chosen_half,
     earlier_token,
-    half_columns,
-    half_values,
     in_place,
     no_attempt,
     own_attempt,
@@ -39,6 +36,7 @@ from outbox.store.clock import utc_now
 from outbox.store.conflicts import repeated
 from outbox.store.database import Database
 from outbox.store.given import AnyText
+from outbox.store.halves import chosen_half, half_columns, half_values
 from outbox.store.lanes import HoldsLane, Lanes, always
 
 _log = logging.getLogger(__name__)

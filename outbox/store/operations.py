@@ -17,11 +17,12 @@ from outbox.columns import MYSQL_FAMILY
 from outbox.lifecycle import Move, State, sources_of
 from outbox.message import Mode
 from outbox.schema import REASON_LENGTH, outbox, set_aside, state_in
-from outbox.store.change import Change, Ending, again_after, no_attempt, no_half, nobody_attempts
+from outbox.store.change import Change, Ending, again_after, no_attempt, nobody_attempts
 from outbox.store.clock import utc_after, utc_now
 from outbox.store.database import Database
 from outbox.store.gauges import Figures, Gauges
 from outbox.store.given import AnyText
+from outbox.store.halves import no_half
 from outbox.store.lanes import Lanes, lane_key_of_row
 from outbox.store.notifications import announce
 from outbox.store.topics import named_topics

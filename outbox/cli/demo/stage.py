@@ -22,6 +22,7 @@ from outbox.identity import unique_ids
 from outbox.lifecycle import Verdict, open_states
 from outbox.schema import outbox
 from outbox.settings import Settings, load
+from outbox.store.halves import HALF, half_of
 from outbox.store.operations import Operations
 from outbox.wiring import broker_timing, open_broker, open_database
 
@@ -128,10 +129,8 @@ class Stage:
         self.database.close()
 
     def _halves(self, keys: list[str]) -> list[Half]:
-        columns = (outbox.c.topic, outbox.c.half_id, outbox.c.half_broker, outbox.c.half_handle, outbox.c.half_group)
         with self.database.transaction() as connection:
-            rows = connection.execute(sa.select(*columns).where(outbox.c.key.in_(keys)))
-            return [Half(*row) for row in rows]
+            return [half_of(row) for row in connection.execute(sa.select(*HALF).where(outbox.c.key.in_(keys)))]
 
     def _again(self, key: str) -> Outgoing:
         with self.database.transaction() as connection:
