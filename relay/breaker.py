@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from relay.timing import Pause
+from relay.timing import Pause, spread
 
 
 class Breaker:
@@ -22,7 +22,7 @@ class Breaker:
         reachable: Callable[[], bool] = lambda: True,
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Pauses grow from ``first`` to ``most`` seconds, each moved by a fifth of ``jitter()`` in [-1, 1]."""
+        """Pauses grow from ``first`` to ``most`` seconds, each spread by ``jitter()`` in [-1, 1]."""
         self._pause = Pause(first, most)
         self._now = now
         self._reachable = reachable
@@ -57,7 +57,7 @@ class Breaker:
         """The broker took no part in a pass; the pause in seconds, which repeats within it do not lengthen."""
         with self._lock:
             if self._until is None or self._now() >= self._until:
-                self._until = self._now() + self._pause.grow() * (1 + 0.2 * self._jitter())
+                self._until = self._now() + spread(self._pause.grow(), self._jitter())
             self._half_open = False
             return self._until - self._now()
 

@@ -196,15 +196,15 @@ class Pass:
     def _patience(self, attempt: Attempt) -> float:
         """Seconds that a row waits for its topic; many rows that are tried in vain must not crowd out the others."""
         settings = self._stage.settings
-        jitter = random.uniform(-1, 1)  # noqa: S311 -- spreads retries, hides nothing
-        return backoff(attempt.attempts, first=settings.unknown_delay, most=settings.partial_delay_most, jitter=jitter)
+        return backoff(
+            attempt.attempts, first=settings.unknown_delay, most=settings.partial_delay_most, jitter=_jitter()
+        )
 
     def _refusal(self, attempt: Attempt, reason: str) -> Refusal:
         settings = self._stage.settings
         failures = attempt.failures + 1
         buried = failures >= settings.failure_budget
-        jitter = random.uniform(-1, 1)  # noqa: S311 -- spreads retries, hides nothing
-        delay = backoff(failures, first=settings.backoff_first, most=settings.backoff_most, jitter=jitter)
+        delay = backoff(failures, first=settings.backoff_first, most=settings.backoff_most, jitter=_jitter())
         return Refusal(attempt, reason, None if buried else delay)
 
     def _resolve(self, stored: Sequence[Winner], committed: set[int], until: float) -> None:
@@ -239,3 +239,7 @@ class Pass:
             self._stage.events.undecided(1, error)
             return False
         return verdict(row, HalfView(attempt.token, half.half_id)) is Step.ROLLBACK
+
+
+def _jitter() -> float:
+    return random.uniform(-1, 1)  # noqa: S311 -- spreads retries, hides nothing

@@ -1,13 +1,23 @@
 """When to try again: pure functions; randomness is an argument."""
 
+from typing import Final
+
+#: The part of a wait by which jitter moves it at most.
+SPREAD: Final = 0.2
+
 
 def backoff(failures: int, *, first: float, most: float, jitter: float) -> float:
     """Seconds to wait after the ``failures``-th refusal: doubling from ``first`` up to ``most``.
 
-    ``jitter`` in [-1, 1] moves it by up to a fifth, so that rows refused together do not come back together.
+    ``jitter``: as ``spread``, so that rows refused together do not come back together.
     """
     doubled = first * 2.0 ** min(failures - 1, 30)
-    return min(doubled, most) * (1 + 0.2 * jitter)
+    return spread(min(doubled, most), jitter)
+
+
+def spread(seconds: float, jitter: float) -> float:
+    """A wait that ``jitter`` in [-1, 1] moves by up to a fifth."""
+    return seconds * (1 + SPREAD * jitter)
 
 
 class Pause:

@@ -34,13 +34,14 @@ from relay.presumption import Presumption
 from relay.reconciler import Reconciler
 from relay.reporting import BROKER, CLAIMS, DATABASE, FanOut, VitalEvents
 from relay.shipping import Stage
+from relay.timing import SPREAD
 from relay.wake import Wake
 from relay.watch import PING, Watch
 
 #: Seconds for which the claiming loop may be silent beyond two leases: passes may be slow, a claim may wait for locks.
 _LOOP_PATIENCE = 30.0
 #: What jitter makes of a back-off at most, and a little more (``relay.timing.backoff``).
-_JITTER = 1.25
+_JITTER = 1 + SPREAD + 0.05
 #: Seconds between two purges that look at every old row, also at those that were kept the last time.
 _PURGE_TOUR = 3600.0
 
