@@ -14,7 +14,7 @@ from outbox.brokers.base import Answer, Broker, Check
 from outbox.health.vitals import Vitals
 from outbox.identity import fresh_token
 from outbox.shown import cause
-from outbox.store.identity import Identity
+from outbox.store.heartbeats import Heartbeats
 
 _LOG = logging.getLogger("checkback")
 #: Seconds to the next turn while the registration is under way.
@@ -32,7 +32,7 @@ class Listener:
         self,
         broker: Broker,
         checker: Checker,
-        identity: Identity,
+        heartbeats: Heartbeats,
         *,
         groups: Callable[[], AbstractSet[str]],
         topics: Callable[[], AbstractSet[str]],
@@ -50,7 +50,7 @@ class Listener:
         self._log = log
         self._broker = broker
         self._checker = checker
-        self._identity = identity
+        self._heartbeats = heartbeats
         self._open_groups = groups
         self._named_topics = topics
         self._every = every
@@ -83,7 +83,7 @@ class Listener:
             if not self._broker.checks_ready():
                 self._vitals.lacks(CHECKS, "not registered at every broker that may ask")
                 return False
-            self._identity.beat(self._name, self._gap)
+            self._heartbeats.beat(self._name, self._gap)
         except Exception as error:  # noqa: BLE001 -- the loop must outlive whatever happens in one turn
             why = cause(error)
             self._note(why)
@@ -121,6 +121,6 @@ class Listener:
 
     def _say_good_bye(self) -> None:
         try:
-            self._identity.leave(self._name)
+            self._heartbeats.leave(self._name)
         except SQLAlchemyError as error:
             self._log.info("heartbeat left behind: %s", cause(error))

@@ -13,6 +13,7 @@ from outbox.health.vitals import Vitals
 from outbox.settings import Settings
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
+from outbox.store.heartbeats import Heartbeats
 from outbox.store.identity import Identity
 from outbox.store.open_groups import OpenGroups
 from outbox.store.topics import named_topics
@@ -21,11 +22,11 @@ from outbox.store.topics import named_topics
 def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals | None = None) -> Listener:
     """A check-back listener over ``database`` and ``broker``; both stay the caller's to close."""
     log = logging.getLogger(settings.log_name("checkback"))
-    leases, identity = CommitLeases(database, settings.holds_lane), Identity(database)
+    leases = CommitLeases(database, settings.holds_lane)
     checker = Checker(
         leases,
         Commits(broker, leases, settings.broker_retention),
-        Envelopes(identity.origin(settings.service)),
+        Envelopes(Identity(database).origin(settings.service)),
         commit_window=settings.commit_window,
         commit_lease=settings.commit_lease,
         now=clock.monotonic,
@@ -34,7 +35,7 @@ def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals
     return Listener(
         broker,
         checker,
-        identity,
+        Heartbeats(database),
         groups=OpenGroups(database).run,
         topics=partial(named_topics, database),
         every=settings.heartbeat_every,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from outbox.commits import Finding
 from outbox.settings import Settings
 from outbox.store.commit_leases import CommitLeases, Holding
-from outbox.store.identity import Identity
+from outbox.store.heartbeats import Heartbeats
 from outbox.verdict import Next, after_horizon
 
 _UNSURE = "unsure: no listener was there all the time"
@@ -19,9 +19,9 @@ _UNSURE = "unsure: no listener was there all the time"
 class Presumption:
     """Acts for the holder of commit leases that are over since the broker's whole check horizon."""
 
-    def __init__(self, leases: CommitLeases, identity: Identity, settings: Settings) -> None:
+    def __init__(self, leases: CommitLeases, heartbeats: Heartbeats, settings: Settings) -> None:
         self._leases = leases
-        self._identity = identity
+        self._heartbeats = heartbeats
         self._republish = settings.unsure == "republish"
         self._gap = settings.heartbeat_gap
         #: Seconds for which the check-back alone may act on a decision whose lease is over.
@@ -29,7 +29,7 @@ class Presumption:
 
     def finish(self, holdings: Sequence[Holding], until: float) -> list[Finding]:  # noqa: ARG002 -- no COMMIT is sent
         """Settles what was watched all the time; publishes the rest anew, or holds it, as the settings say."""
-        since = self._identity.watched_since(self._gap)
+        since = self._heartbeats.watched_since(self._gap)
         return [self._ended(it, watched=since is not None and since <= it.decided_at) for it in holdings]
 
     def _ended(self, holding: Holding, *, watched: bool) -> Finding:

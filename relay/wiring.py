@@ -18,6 +18,7 @@ from outbox.store.clock_sweep import ClockSweep, Reach
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions
+from outbox.store.heartbeats import Heartbeats
 from outbox.store.identity import Identity
 from outbox.store.lane_sweep import LaneSweep
 from outbox.store.next_due import NextDue
@@ -61,14 +62,14 @@ def build(
     patience = 2 * settings.lease + _LOOP_PATIENCE
     claiming, shipping = vitals.pulse(LOOP, patience), vitals.pulse("passes", patience, beats=False)
     breaker = _breaker(settings, broker, claiming)
-    claims, leases, identity = Claims(database), CommitLeases(database, settings.holds_lane), Identity(database)
+    claims, leases = Claims(database), CommitLeases(database, settings.holds_lane)
     keeper = LeaseKeeper(claims, settings.lease, clock.monotonic)
     stage = Stage(
         broker=broker,
         claims=claims,
         decisions=Decisions(database, settings.holds_lane),
         leases=leases,
-        envelopes=Envelopes(identity.origin(settings.service)),
+        envelopes=Envelopes(Identity(database).origin(settings.service)),
         keeper=keeper,
         breaker=breaker,
         events=events,
@@ -78,7 +79,7 @@ def build(
     finisher = (
         Commits(broker, leases, settings.broker_retention)
         if broker.capabilities.finds
-        else Presumption(leases, identity, settings)
+        else Presumption(leases, Heartbeats(database), settings)
     )
     reconciler = Reconciler(leases, finisher, events, settings, clock.monotonic)
     passes = ObservedPass(stage, claiming, shipping)

@@ -1,24 +1,15 @@
-"""Who this database is, and who has been heard of."""
-
-from datetime import datetime
+"""Who this database is."""
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from outbox.identity import fresh_token
 from outbox.origin import origin_of
-from outbox.schema import ANY_LISTENER, heartbeat
 from outbox.schema import database as database_table
-from outbox.store.clock import utc_after, utc_now
-from outbox.store.conflicts import repeated
 from outbox.store.database import Database
-
-#: Seconds after which a listener that died is no longer listed.
-_FORGOTTEN = 86400.0
 
 
 class Identity:
-    """The database's own identity, and the heartbeats of the listeners."""
+    """The database's own identity: a copy has the original's until it draws one of its own."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -41,43 +32,3 @@ class Identity:
         with self._database.transaction() as connection:
             connection.execute(database_table.update().values(database_id=fresh))
         return fresh
-
-    def beat(self, name: str, gap: float) -> None:
-        """Says that the listener ``name`` is alive, by the database's clock; forgets those silent for a day.
-
-        After more than ``gap`` seconds of silence of all listeners the time that is watched begins anew.
-        """
-        repeated(lambda: self._beat(name, gap))  # those at other servers of the cluster write the second row as well
-
-    def _beat(self, name: str, gap: float) -> None:
-        with self._database.transaction(durable=False) as connection:
-            if _beat(connection, name, gap):
-                connection.execute(heartbeat.delete().where(heartbeat.c.beat_at < utc_after(-_FORGOTTEN)))
-            _beat(connection, ANY_LISTENER, gap)
-
-    def watched_since(self, gap: float) -> datetime | None:
-        """Since when some listener was there all the time, silent for at most ``gap`` seconds; None: there is none."""
-        watch = sa.select(heartbeat.c.started_at).where(
-            heartbeat.c.name == ANY_LISTENER, heartbeat.c.beat_at >= utc_after(-gap)
-        )
-        with self._database.transaction() as connection:
-            return connection.execute(watch).scalar_one_or_none()
-
-    def leave(self, name: str) -> None:
-        """Says that the listener ``name`` stops in good order."""
-        with self._database.transaction(durable=False) as connection:
-            connection.execute(heartbeat.delete().where(heartbeat.c.name == name))
-
-
-def _beat(connection: Connection, name: str, gap: float) -> bool:
-    """Writes one heartbeat; whether it is the first of its name."""
-    silent = heartbeat.c.beat_at < utc_after(-gap)
-    # In this order: MySQL lets a later assignment see what an earlier one wrote.
-    values = (
-        (heartbeat.c.started_at, sa.case((silent, utc_now()), else_=heartbeat.c.started_at)),
-        (heartbeat.c.beat_at, utc_now()),
-    )
-    if connection.execute(heartbeat.update().where(heartbeat.c.name == name).ordered_values(*values)).rowcount:
-        return False
-    connection.execute(heartbeat.insert().values(name=name, beat_at=utc_now(), started_at=utc_now()))
-    return True

@@ -20,6 +20,7 @@ from outbox.settings import Settings
 from outbox.store.claims import Claims
 from outbox.store.clock import utc_after
 from outbox.store.database import Database
+from outbox.store.heartbeats import Heartbeats
 from outbox.store.identity import Identity
 from tests.integration.commands import Command, in_process
 from tests.integration.rows import added, column, force, state_of
@@ -62,7 +63,7 @@ def test_status_counts_the_rows(run: Command, database: Database) -> None:
     # Given rows in two states, and a listener
     first, _ = added(database, 2)
     force(database, first, state=State.DEAD)
-    Identity(database).beat("listener-1", 30)
+    Heartbeats(database).beat("listener-1", 30)
     # When the status is asked for / Then people and programs read the same
     status = parsed(run, "status")
     assert status["rows"] == {"pending": 1, "committed": 0, "delivered": 0, "cancelled": 0, "dead": 1}

@@ -19,7 +19,7 @@ from outbox.store.claims import Claims
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.examined_server import ExaminedServer
-from outbox.store.identity import Identity
+from outbox.store.heartbeats import Heartbeats
 from tests.integration.rows import added
 from tests.services.databases import fresh_database
 from tests.services.galera import Galera, GaleraNode
@@ -108,12 +108,12 @@ def test_heartbeats_at_two_nodes_are_all_heard(nodes: tuple[Database, Database])
     def beat(database: Database) -> None:
         for _ in range(20):
             together.wait()
-            Identity(database).beat(fresh_token(), gap=30)
+            Heartbeats(database).beat(fresh_token(), gap=30)
 
     # When their hearts beat at the same time; Then no beat fails
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(beat, nodes))
-    assert Identity(nodes[0]).watched_since(30) is not None
+    assert Heartbeats(nodes[0]).watched_since(30) is not None
 
 
 def test_the_doctor_sees_that_others_take_writes_as_well(nodes: tuple[Database, Database]) -> None:

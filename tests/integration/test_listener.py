@@ -16,7 +16,7 @@ from outbox.commits import Commits
 from outbox.envelope import Envelopes
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
-from outbox.store.identity import Identity
+from outbox.store.heartbeats import Heartbeats
 from outbox.store.open_groups import OpenGroups
 from outbox.store.operations import Operations
 from outbox.store.topics import named_topics
@@ -74,7 +74,7 @@ class Running:
         )
         groups, topics = (open_groups or OpenGroups(database)).run, partial(named_topics, database)
         self._listener = Listener(
-            registry, checker, Identity(database), groups=groups, topics=topics, every=0.05, gap=30
+            registry, checker, Heartbeats(database), groups=groups, topics=topics, every=0.05, gap=30
         )
         self._thread = threading.Thread(target=self._listener.run)
 

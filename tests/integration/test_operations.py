@@ -15,7 +15,7 @@ from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions, Outcomes, Published, Refusal, Return, Winner
-from outbox.store.identity import Identity
+from outbox.store.heartbeats import Heartbeats
 from outbox.store.open_groups import OpenGroups
 from outbox.store.operations import Filter, Operations
 from outbox.verdict import HalfView, Step, verdict
@@ -44,7 +44,7 @@ def test_figures_count_every_state_and_the_oldest_due_row(database: Database, op
     force(database, second, state=State.DEAD, available_at=utc_after(-9999))
     force(database, third, state=State.COMMITTED, decided_at=utc_after(-600))
     force(database, fourth, available_at=utc_after(9999))
-    Identity(database).beat("listener-1", 30)
+    Heartbeats(database).beat("listener-1", 30)
     figures = operations.figures()
     # Then they are counted, and the dead row is not overdue
     assert {state: count for state, count in figures.rows.items() if count} == {

@@ -14,7 +14,7 @@ from outbox.settings import Settings
 from outbox.store.clock import utc_after
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
-from outbox.store.identity import Identity
+from outbox.store.heartbeats import Heartbeats
 from outbox.store.operations import Operations
 from outbox.verdict import Confirmation
 from relay.events import Events
@@ -35,7 +35,7 @@ class Blind:
         self.settings = Settings(origin="tests", **settings)
         leases = CommitLeases(database)
         self.reconciler = Reconciler(
-            leases, Presumption(leases, Identity(database), self.settings), Events(), self.settings, lambda: 0.0
+            leases, Presumption(leases, Heartbeats(database), self.settings), Events(), self.settings, lambda: 0.0
         )
         self.checker = Checker(
             leases,
@@ -63,7 +63,7 @@ class Blind:
 
     def watched_for(self, seconds: float, silent: float = 0.0) -> None:
         """Some listener was there for so long, and has been silent since."""
-        Identity(self._database).beat("listener", self.settings.heartbeat_gap)
+        Heartbeats(self._database).beat("listener", self.settings.heartbeat_gap)
         with self._database.transaction() as connection:
             connection.execute(heartbeat.update().values(started_at=utc_after(-seconds), beat_at=utc_after(-silent)))
 
@@ -140,28 +140,28 @@ def test_a_delivery_that_was_confirmed_is_not_presumed(database: Database, blind
 
 
 def test_the_watch_goes_on_from_one_listener_to_the_next_and_begins_anew_after_a_silence(database: Database) -> None:
-    identity = Identity(database)
+    heartbeats = Heartbeats(database)
     # Given a listener that has been there for long
-    assert identity.watched_since(30) is None
-    identity.beat("first", 30)
+    assert heartbeats.watched_since(30) is None
+    heartbeats.beat("first", 30)
     with database.transaction() as connection:
         connection.execute(heartbeat.update().values(started_at=utc_after(-500)))
-    began = identity.watched_since(30)
+    began = heartbeats.watched_since(30)
     # When another takes its place / Then the watch has no gap
-    identity.beat("second", 30)
-    identity.leave("first")
-    assert identity.watched_since(30) == began
+    heartbeats.beat("second", 30)
+    heartbeats.leave("first")
+    assert heartbeats.watched_since(30) == began
     # When everybody was silent for longer than the gap / Then nobody watches, and the next one begins anew
     with database.transaction() as connection:
         connection.execute(heartbeat.update().values(beat_at=utc_after(-31)))
-    assert identity.watched_since(30) is None
-    identity.beat("second", 30)
-    renewed = identity.watched_since(30)
+    assert heartbeats.watched_since(30) is None
+    heartbeats.beat("second", 30)
+    renewed = heartbeats.watched_since(30)
     assert began is not None
     assert renewed is not None
     assert renewed > began
 
 
 def test_the_watch_is_no_listener_of_its_own(database: Database) -> None:
-    Identity(database).beat("first", 30)
+    Heartbeats(database).beat("first", 30)
     assert ANY_LISTENER not in Operations(database).figures().heartbeats
