@@ -32,4 +32,4 @@ def _needed(settings: Mapping[str, str]) -> str:
     if settings.get("group_replication_consistency") not in _NOT_AHEAD:
         return ""
     several = settings["group_replication_single_primary_mode"] == "OFF"
-    return f"group_replication_consistency = {'BEFORE' if several else 'BEFORE_ON_PRIMARY_FAILOVER'}"
+    return f"group_replication_consistency = '{'BEFORE' if several else 'BEFORE_ON_PRIMARY_FAILOVER'}'"
