@@ -37,7 +37,7 @@ def split_addresses(name_servers: str) -> list[str]:
     addresses = [part.strip() for part in name_servers.split(";") if part.strip()]
     wrong = [address for address in addresses if not address.rpartition(":")[2].isdigit() or address.startswith(":")]
     if wrong or not addresses:
-        raise ValueError(f"name servers {name_servers!r}: write host:port, several with ';' between them")
+        raise ValueError(f"name servers {name_servers!r}: write host:port (IPv6: [::1]:9876), several with ';' between them")
     return addresses
 
 

@@ -1,5 +1,6 @@
 """Names that the system's resolver does not resolve in time."""
 
+import socket
 import threading
 
 import pytest
@@ -15,10 +16,30 @@ from tests.waiting import expect_soon
 
 @pytest.mark.parametrize(
     ("address", "name"),
-    [("10.0.0.1:9876", False), ("[::1]:9876", False), ("localhost:9876", True), ("rmq.default.svc:9876", True)],
+    [
+        ("10.0.0.1:9876", False),
+        ("[::1]:9876", False),
+        ("::1:10911", False),  # as a broker registers it
+        ("fe80::1%eth0:10911", False),
+        ("localhost:9876", True),
+        ("rmq.default.svc:9876", True),
+    ],
 )
 def test_what_has_to_be_resolved(address: str, name: bool) -> None:
     assert is_name(address) is name
+
+
+@pytest.mark.parametrize("address", ["[::1]:{port}", "::1:{port}"], ids=["in-brackets", "as-registered"])
+def test_a_server_is_dialled_by_its_ipv6_address(address: str) -> None:
+    try:
+        listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this host has no IPv6")
+    with listening:
+        stream = dial(address.format(port=listening.getsockname()[1]), 30)
+        listening.accept()[0].close()
+        assert stream.receive(memoryview(bytearray(1))) == 0
+        stream.release()
 
 
 class Released:
