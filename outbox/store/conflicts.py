@@ -14,6 +14,9 @@ Result = TypeVar("Result")
 
 #: serialization_failure, deadlock_detected; ER_LOCK_DEADLOCK, ER_TRANSACTION_ROLLBACK_DURING_COMMIT.
 _SACRIFICED: Final = frozenset(("40001", "40P01", 1213, 3101))
+#: ER_ERROR_DURING_COMMIT tells in its text which error of the engine's it was: HA_ERR_LOCK_DEADLOCK.
+_DURING_COMMIT: Final = 1180
+_DEADLOCK: Final = " 149 "
 #: How often one that is sacrificed again and again is begun.
 TRIES: Final = 4
 
@@ -22,7 +25,7 @@ def is_conflict(error: BaseException) -> bool:
     """Whether nothing of the transaction is kept, and the next try may well succeed; no outage, and nobody's fault."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
-    return code in _SACRIFICED
+    return code in _SACRIFICED or (code == _DURING_COMMIT and _DEADLOCK in str(cause))
 
 
 def repeated(transaction: Callable[[], Result]) -> Result:
