@@ -8,7 +8,8 @@ from functools import cache
 from outbox.brokers.base import Outage, Outgoing
 from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.connections import RemotingError
-from outbox.brokers.remoting.routes import NoRoute, Queue, Route, Routes
+from outbox.brokers.remoting.route import Queue, Route
+from outbox.brokers.remoting.routes import NoRoute, Routes
 
 
 @dataclass(slots=True)

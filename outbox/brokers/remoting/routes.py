@@ -3,15 +3,15 @@
 import logging
 import math
 import threading
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from outbox.brokers.remoting.commands import Code, Request, refusal
 from outbox.brokers.remoting.connections import Away, Connections, RemotingError
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.pipeline import exchange
+from outbox.brokers.remoting.route import MASTER, Route, parse_route
 from outbox.brokers.remoting.stored import loads_lenient
 from outbox.clock import monotonic
 
@@ -26,10 +26,6 @@ _CALL: Final = 3.0
 _CALL_KNOWN: Final = 1.0
 #: Topics about which it is worth to ask at once.
 _SEVERAL: Final = 2
-#: Bits of ``perm`` (``PermName``), and the id of a master (``MixAll.MASTER_ID``).
-_WRITE: Final = 2
-_READ: Final = 4
-_MASTER: Final = "0"
 
 
 def split_addresses(name_servers: str) -> list[str]:
@@ -37,7 +33,9 @@ def split_addresses(name_servers: str) -> list[str]:
     addresses = [part.strip() for part in name_servers.split(";") if part.strip()]
     wrong = [address for address in addresses if not address.rpartition(":")[2].isdigit() or address.startswith(":")]
     if wrong or not addresses:
-        raise ValueError(f"name servers {name_servers!r}: write host:port (IPv6: [::1]:9876), several with ';' between them")
+        raise ValueError(
+            f"name servers {name_servers!r}: write host:port (IPv6: [::1]:9876), several with ';' between them"
+        )
     return addresses
 
 
@@ -48,64 +46,11 @@ class NoRoute(Exception):
         super().__init__(f"topic {topic}: the name server does not know it")
 
 
-class Queue(NamedTuple):
-    """A queue that takes messages."""
-
-    broker: str
-    address: str
-    queue_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Where one topic lives."""
-
-    #: Queues that may be written, of brokers whose master is there; sorted, the same in every process.
-    writable: tuple[Queue, ...]
-    #: Address of the master of each broker that has the topic.
-    masters: Mapping[str, str]
-    #: Number of readable queues at each of these brokers.
-    readable: Mapping[str, int]
-
-    def lane(self, lane: str) -> Queue:
-        """The queue of a lane: the same for every process that sees the same route."""
-        return self.writable[zlib.crc32(lane.encode()) % len(self.writable)]
-
-
 @dataclass(slots=True)
 class _Known:
     route: Route
     asked: float
     wrong: bool = False
-
-
-def parse_route(content: bytes) -> Route:
-    """A route from the body of the name server's answer (``TopicRouteData``); ``Away`` where it is none."""
-    try:
-        return _route(loads_lenient(content))
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise Away(f"the name server's answer is no route: {problem!r}") from problem
-
-
-def _route(found: dict[str, Any]) -> Route:
-    masters = {
-        broker["brokerName"]: broker["brokerAddrs"][_MASTER]
-        for broker in found.get("brokerDatas") or ()
-        if _MASTER in broker["brokerAddrs"]
-    }
-    shares: list[dict[str, Any]] = [share for share in found.get("queueDatas") or () if share["brokerName"] in masters]
-    return Route(
-        writable=tuple(
-            sorted(
-                Queue(share["brokerName"], masters[share["brokerName"]], number)
-                for share in shares
-                if share["perm"] & _WRITE
-                for number in range(share["writeQueueNums"])
-            )
-        ),
-        masters=masters,
-        readable={share["brokerName"]: share["readQueueNums"] for share in shares if share["perm"] & _READ},
-    )
 
 
 def _left(until: float | None, now: float, *, known: bool) -> float:
@@ -193,7 +138,7 @@ class Routes:
     def brokers(self) -> Mapping[str, str]:
         """The masters of the whole cluster, as the name servers see them now; ``RemotingError``."""
         table = loads_lenient(self._ask(Request.CLUSTER_INFO, {}, _CALL)).get("brokerAddrTable") or {}
-        found = {name: broker["brokerAddrs"].get(_MASTER) for name, broker in table.items()}
+        found = {name: broker["brokerAddrs"].get(MASTER) for name, broker in table.items()}
         return {name: address for name, address in found.items() if address is not None}
 
     def masters_of(self, topics: Sequence[str]) -> Mapping[str, str]:

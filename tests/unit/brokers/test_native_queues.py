@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from outbox.brokers.native.queues import QueueLists
-from outbox.brokers.remoting.routes import NoRoute, Queue, Route
+from outbox.brokers.remoting.route import Queue, Route
+from outbox.brokers.remoting.routes import NoRoute
 
 
 @dataclass(slots=True)

@@ -4,7 +4,8 @@ import pytest
 
 from outbox.brokers.remoting.connections import Away, Connections
 from outbox.brokers.remoting.frames import Frame
-from outbox.brokers.remoting.routes import NoRoute, Queue, Routes, parse_route
+from outbox.brokers.remoting.route import Queue, parse_route
+from outbox.brokers.remoting.routes import NoRoute, Routes
 from outbox.clock import monotonic
 from tests.services.ports import free_port
 from tests.unit.brokers.remoting_server import FakeServer, answer
