@@ -45,7 +45,8 @@ class ClockSweep:
     def __init__(self, database: Database, reach: Reach) -> None:
         self._database = database
         self._reach = reach
-        again = sa.case((outbox.c.lease_id.is_(None), 0.0), else_=seconds())
+        # Refused rows wait on: the relay that gave them their back-off may have a longer one than this one.
+        again = sa.case((outbox.c.lease_id.is_not(None), seconds()), (outbox.c.failures > 0, _longest()), else_=0.0)
         pending, committed = sources_of(Move.COMMIT), sources_of(Move.REOPEN)
         attempts = Change(
             database.dialect, pending, compare=lambda _: _pending_ahead(), values=lambda _: again_after(again)
@@ -101,7 +102,11 @@ def _told(reach: Reach) -> dict[str, float]:
 
 
 def _beyond() -> sa.ColumnElement[bool]:
-    return outbox.c.available_at > utc_after(sa.bindparam("longest", type_=sa.Float()))
+    return outbox.c.available_at > utc_after(_longest())
+
+
+def _longest() -> sa.BindParameter[float]:
+    return sa.bindparam("longest", type_=sa.Float())
 
 
 def _pending_ahead() -> sa.ColumnElement[bool]:

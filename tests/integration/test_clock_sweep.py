@@ -11,7 +11,7 @@ from outbox.store.claims import Claims
 from outbox.store.clock_sweep import ClockSweep, Reach
 from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
-from outbox.store.decisions import Decisions, Outcomes, Return, Winner
+from outbox.store.decisions import Decisions, Outcomes, Refusal, Return, Winner
 from tests.integration.rows import added, half_of
 from tests.integration.running import RunningRelay
 
@@ -54,6 +54,14 @@ def given_back(database: Database, delay: float | None) -> int:
     return row_id
 
 
+def refused(database: Database, delay: float) -> int:
+    """A row that the broker refused once, in back-off for so many seconds."""
+    (row_id,) = added(database)
+    (attempt,) = Claims(database).claim(1, 1 << 24, LEASE)
+    Decisions(database).decide(Outcomes(refusals=[Refusal(attempt, "no", delay)]), LEASE)
+    return row_id
+
+
 def taken_over(database: Database) -> list[int]:
     return [it.row_id for it in CommitLeases(database).take_over_due(10, LEASE)]
 
@@ -70,19 +78,31 @@ def test_rows_that_were_added_before_are_claimed_in_their_order(database: Databa
 
 
 def test_what_a_holder_left_waits_for_one_lease_from_now_on(database: Database) -> None:
-    # Given a decision and an attempt whose holders are gone, a row in back-off, and a clock that is set back
-    committed, refused = decided(database), given_back(database, BACK_OFF)
+    # Given a decision and an attempt whose holders are gone, a row that waits, and a clock that is set back
+    committed, waiting = decided(database), given_back(database, BACK_OFF)
     (leased,) = added(database)
     assert claimed(database) == [leased]
     set_back(database)
-    # When the sweep has come by, Then the row in back-off is due, and a lease is over once its whole time has passed
+    # When the sweep has come by, Then the row that waited is due, and a lease is over once its whole time has passed
     assert ClockSweep(database, REACH).run() == 3
-    assert claimed(database) == [refused]
+    assert claimed(database) == [waiting]
     passes(database, LEASE - 5)
     assert taken_over(database) == []
     passes(database, 5)
     assert leased in claimed(database)
     assert taken_over(database) == [committed]
+
+
+def test_a_refused_row_is_not_tried_before_the_longest_back_off(database: Database) -> None:
+    # Given a row in a back-off that is longer than this relay's, as of one with other settings
+    row_id = refused(database, 10 * BACK_OFF)
+    # When the sweep comes by, again and again; Then the row waits for this relay's
+    sweep = ClockSweep(database, REACH)
+    assert [sweep.run(), sweep.run()] == [1, 0]
+    passes(database, BACK_OFF - 5)
+    assert claimed(database) == []
+    passes(database, 5)
+    assert claimed(database) == [row_id]
 
 
 def test_rows_that_wait_by_the_clock_as_it_is_are_left_alone(database: Database) -> None:
