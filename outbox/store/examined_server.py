@@ -1,7 +1,7 @@
 """What ``outbox doctor`` reads of the database server: its settings, its limits, its clock."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -56,6 +56,7 @@ class ServerFacts:
     dialect: str
     #: By the server's own names, as a new session of this user gets them.
     settings: Mapping[str, str]
+    _: KW_ONLY
     #: It takes no writes: a standby, a replica.
     read_only: bool
     #: Standbys or replicas that are connected.
@@ -126,7 +127,9 @@ def _postgresql(connection: Connection) -> ServerFacts:
     reserved = sum(int(values.get(f"{whose}reserved_connections", 0)) for whose in ("", "superuser_"))
     of_server = int(values["max_connections"]) - reserved
     allowed = min(limit for limit in (of_server, of_role, of_database) if limit is not None and limit >= 0)
-    return ServerFacts("postgresql", values, bool(in_recovery), standbys, allowed, int(used))
+    return ServerFacts(
+        "postgresql", values, read_only=bool(in_recovery), replicas=standbys, allowed=allowed, used=int(used)
+    )
 
 
 def _mysql(connection: Connection, dialect: str) -> ServerFacts:

@@ -70,7 +70,14 @@ class Gauges:
             held = connection.execute(_held_lanes(connection.dialect.name)).scalar_one()
             beats = sa.select(heartbeat.c.name, heartbeat.c.beat_at, utc_now()).where(heartbeat.c.name != ANY_LISTENER)
             heard = {name: (at - beat).total_seconds() for name, beat, at in connection.execute(beats)}
-        return Figures(rows, late, undone, heard, estimated, held)
+        return Figures(
+            rows=rows,
+            oldest_due=late,
+            oldest_unsettled=undone,
+            heartbeats=heard,
+            estimated=estimated,
+            held_lanes=held,
+        )
 
     def _rows(self, *, exact: bool) -> tuple[dict[State, int], frozenset[State]]:
         with self._database.transaction() as connection:
