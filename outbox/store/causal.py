@@ -9,7 +9,7 @@ look its message up, that message is lost. Writes are safe by themselves, since 
 from collections.abc import Mapping
 from typing import Any, Final
 
-#: Galera's, and those of MySQL's group replication; a server without has none of them.
+#: Galera's, and those of MySQL's group replication, of which a server without has the first alone.
 _SETTINGS: Final = ("wsrep_on", "group_replication_consistency", "group_replication_single_primary_mode")
 _QUESTION: Final = f"SHOW VARIABLES WHERE Variable_name IN {_SETTINGS}"
 _NOT_AHEAD: Final = frozenset(("EVENTUAL", "BEFORE_ON_PRIMARY_FAILOVER"))
@@ -29,7 +29,7 @@ def _needed(settings: Mapping[str, str]) -> str:
     """ "": each read is of this server's own commits, or waits already."""
     if settings.get("wsrep_on") == "ON":
         return "wsrep_sync_wait = 1"
-    if settings.get("group_replication_consistency") not in _NOT_AHEAD:
+    single = settings.get("group_replication_single_primary_mode")
+    if single is None or settings.get("group_replication_consistency") not in _NOT_AHEAD:
         return ""
-    several = settings["group_replication_single_primary_mode"] == "OFF"
-    return f"group_replication_consistency = '{'BEFORE' if several else 'BEFORE_ON_PRIMARY_FAILOVER'}'"
+    return f"group_replication_consistency = '{'BEFORE' if single == 'OFF' else 'BEFORE_ON_PRIMARY_FAILOVER'}'"

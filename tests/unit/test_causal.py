@@ -37,6 +37,7 @@ def group(consistency: str, single_primary: str) -> Mapping[str, str]:
     [
         ({}, []),
         ({"wsrep_on": "OFF"}, []),
+        ({"group_replication_consistency": "BEFORE_ON_PRIMARY_FAILOVER"}, []),  # MySQL without the plugin
         ({"wsrep_on": "ON"}, ["SET SESSION wsrep_sync_wait = 1"]),
         (group("EVENTUAL", "OFF"), [BEFORE]),
         (group("BEFORE_ON_PRIMARY_FAILOVER", "OFF"), [BEFORE]),
