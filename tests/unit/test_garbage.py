@@ -29,10 +29,11 @@ def test_garbage_in_cycles_is_still_found_without_being_asked_for() -> None:
     garbage.seldom()
     assert gc.get_freeze_count()
     # When one cycle is dropped, and as many objects are kept as are made before the next look
-    dropped = weakref.ref(Knot())
+    gone: list[weakref.ref[Knot]] = []
+    dropped = weakref.ref(Knot(), gone.append)
     kept: list[list[None]] = []
-    while dropped() is not None and len(kept) <= 2 * gc.get_threshold()[0]:
+    while not gone and len(kept) <= 2 * gc.get_threshold()[0]:
         kept.append([])
     # Then the cycle is gone
-    assert dropped() is None
+    assert gone == [dropped]
     assert len(kept) > 700

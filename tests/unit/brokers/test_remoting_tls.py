@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -185,14 +186,13 @@ def test_a_peer_that_does_not_read_ends_the_write_in_time(peer: Peer) -> None:
 
 def test_shut_wakes_the_reader_and_ends_writing(peer: Peer) -> None:
     # Given a reader that waits
-    sizes: list[int] = []
-    reading = threading.Thread(target=lambda: sizes.append(peer.stream.receive(memoryview(bytearray(10)))))
-    reading.start()
-    # When the stream is shut, twice; Then the reader sees the end, and nothing can be written any more
-    peer.stream.shut()
-    peer.stream.shut()
-    reading.join(10)
-    assert sizes == [0]
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(peer.stream.receive, memoryview(bytearray(10)))
+        # When the stream is shut, twice
+        peer.stream.shut()
+        peer.stream.shut()
+        # Then the reader sees the end, or what is one (Python 3.13), and nothing can be written any more
+        assert isinstance(reading.exception(10), OSError) or reading.result() == 0
     with pytest.raises(OSError, match=r"."):
         peer.stream.send(memoryview(b"in the clear?"), 1)
 
