@@ -26,6 +26,9 @@ from outbox.store.notifications import announce
 #: Rows of one look, and looks of one run where each finds rows to bring back.
 _ROWS: Final = 1_000
 _LOOKS: Final = 20
+#: Seconds by which the clocks of two servers may differ that one database has, at once or one after another: so far
+#: ahead a row is of the present.
+_APART: Final = 1.0
 _START: Final = (datetime(1970, 1, 1, tzinfo=UTC), 0)
 
 
@@ -115,6 +118,6 @@ def _pending_ahead() -> sa.ColumnElement[bool]:
     as_added = sa.and_(
         outbox.c.lease_id.is_(None),
         outbox.c.available_at == outbox.c.created_at,
-        outbox.c.available_at > utc_now(),
+        outbox.c.available_at > utc_after(_APART),
     )
     return sa.and_(~scheduled, sa.or_(_beyond(), as_added))
