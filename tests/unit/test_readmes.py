@@ -1,4 +1,4 @@
-"""The two READMEs show the same code and the same diagram, and lead to each other and to files that are there."""
+"""The two READMEs show the same code and the same diagram; all documents lead to files that are there."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,8 @@ from outbox import lifecycle
 ROOT = Path(__file__).parents[2]
 NAMES = ("README.md", "README.zh-CN.md")
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+_PATH = re.compile(r"`((?:outbox|relay|checkback|tests|benchmarks|migrations|examples)/[\w/.*-]+)`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -48,3 +50,8 @@ def test_each_leads_to_the_other() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_links_lead_to_files_that_are_there(name: str) -> None:
     assert [link for link in _LINK.findall(text_of(name)) if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", _DOCUMENTS)
+def test_modules_that_documents_name_are_there(name: str) -> None:
+    assert [path for path in _PATH.findall(text_of(name)) if not any(ROOT.glob(path.rstrip("/")))] == []
