@@ -14,6 +14,7 @@ from tests.services.ports import is_free
 from tests.services.rocketmq.admin import Admin
 from tests.services.rocketmq.configuration import (
     CHECKS,
+    PATIENT,
     TLS_FILE,
     Checks,
     broker_properties,
@@ -157,7 +158,8 @@ class BrokerServer(JavaServer):
         self._settings = settings
 
     def properties(self) -> Mapping[str, object]:
-        return {**broker_properties(self.folder, self._name_server, self.port), **self._settings}
+        patience = {} if self._optimised else PATIENT
+        return {**broker_properties(self.folder, self._name_server, self.port), **patience, **self._settings}
 
     def is_ready(self) -> bool:
         with Admin(self._name_server, self._connect()) as admin:
