@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from outbox.cli.commands import Commands
-from outbox.cli.quiet import quieten
+from outbox.cli.quiet import Quiet
 from outbox.errors import OutboxError
 
 app = typer.Typer(
@@ -38,10 +38,10 @@ def _options(
 ) -> None:
     if log_level not in _LEVELS:
         raise typer.BadParameter(f"{log_level!r}: debug, info, warning or error", param_hint="--log-level")
-    logging.basicConfig(
-        level=_LEVELS[log_level], stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    quieten()
+    handler = logging.StreamHandler()
+    handler.addFilter(Quiet())
+    words = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=_LEVELS[log_level], handlers=[handler], format=words)
     logging.getLogger("apscheduler").setLevel(max(_LEVELS[log_level], logging.WARNING))
     logging.getLogger("alembic").setLevel(max(_LEVELS[log_level], logging.WARNING))
 

@@ -8,7 +8,6 @@ import typer
 
 from outbox import settings
 from outbox.cli.options import BrokerUrl, Origin
-from outbox.cli.quiet import quieten
 from outbox.cli.stopping import stopped_by_signals
 from outbox.cli.target import Target, imported, target_reachable
 from outbox.consumer import RunnerSettings, run
@@ -35,7 +34,6 @@ def consume_command(
     """Receives messages and hands them to the handlers of an Inbox until SIGTERM."""
     loaded = settings.load(broker_url=broker_url, origin=origin, threads=threads, orderly=orderly)
     inbox = imported(target)
-    quieten()  # also what the target's module has set up
     stop = threading.Event()
     with stopped_by_signals(stop.set), target_reachable(target):
         source = partial(open_source, loaded)

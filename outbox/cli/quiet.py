@@ -33,10 +33,3 @@ class Quiet(logging.Filter):
             record.msg = f"{record.getMessage()} ({left_out} lines like this were left out within {SECONDS:.0f} s)"
             record.args = ()
         return left_out is not None
-
-
-def quieten() -> None:
-    """Counts lines at every handler that there is by now; those that are counted already stay as they are."""
-    for handler in logging.getLogger().handlers:
-        if not any(isinstance(it, Quiet) for it in handler.filters):
-            handler.addFilter(Quiet())

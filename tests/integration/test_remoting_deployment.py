@@ -257,6 +257,7 @@ def test_a_late_slave_costs_no_message(
     slave = psutil.Process(deployment.broker("broker-b", 1).pid)
     slave.suspend()
     try:
+        expect_soon(lambda: slave.status() == psutil.STATUS_STOPPED, "the slave hangs")
         # When a half is sent and committed; Then both count, although the broker says that the copy is late
         (outcome,) = broker.prepare(messages(topic, 1), timeout=10)
         assert isinstance(outcome, Stored)

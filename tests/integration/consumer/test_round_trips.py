@@ -178,7 +178,8 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(bench: Bench) -
 
 
 def test_a_connection_that_cannot_be_given_back_holds_up_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Given a pool that does something as a connection comes back, and fails
+    # Given a script that Redis knows, and a pool that does something as a connection comes back, and fails
+    bench.echo(keys=["known"], args=[""])
     held, first, others = bench.followed(3)
     monkeypatch.setattr(bench.client.connection_pool, "release", raising(ConnectionResetError("as it came back")))
     # When threads share a trip
