@@ -22,7 +22,7 @@ from relay.watch import Watch
 #: The claiming loop, as probes are told.
 LOOP = "relay"
 #: Seconds between two looks for rows that the database's clock, set back, would keep waiting.
-_CLOCK_SWEEP_EVERY: Final = 5.0
+_CLOCK_SWEEP_EVERY: Final = 10.0
 #: Seconds for which the watch may be silent: a database that says nothing is waited for.
 _WATCH_PATIENCE = 60.0
 #: Seconds for a purge beyond its interval: well above ``relay.purge.LONGEST``, after which a run ends by itself.

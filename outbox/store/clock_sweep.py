@@ -10,6 +10,7 @@ whole one from now on, which ends no earlier than what their holder counts by it
 next run finds the rest.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -64,21 +65,20 @@ class ClockSweep:
 
     def run(self) -> int:
         """Looks at the next rows that are not due yet; how many were brought back."""
-        return sum(self._go(tour) for tour in self._tours)
-
-    def _go(self, tour: "_Tour") -> int:
         brought = 0
         for _ in range(_LOOKS):
+            # One transaction for all looks: nearly always there is nothing else to do.
             with self._database.transaction(index_order=True) as connection:
-                ahead = tour.look(connection, self._reach)
-            if not ahead:
+                ahead = [(tour, tour.look(connection, self._reach)) for tour in self._tours]
+            if not any(row_ids for _, row_ids in ahead):
                 break
-            with self._database.transaction() as connection:
-                announce(connection)
-                brought += len(
-                    tour.change.apply(connection, [{"id": row_id} for row_id in ahead], **_told(self._reach))
-                )
+            brought += sum(self._bring_back(tour, row_ids) for tour, row_ids in ahead if row_ids)
         return brought
+
+    def _bring_back(self, tour: "_Tour", row_ids: Iterable[int]) -> int:
+        with self._database.transaction() as connection:
+            announce(connection)
+            return len(tour.change.apply(connection, [{"id": row_id} for row_id in row_ids], **_told(self._reach)))
 
 
 class _Tour:

@@ -139,3 +139,15 @@ def test_a_relay_ships_what_would_have_waited(database: Database, monkeypatch: p
     # When a relay runs, Then every message is visible once
     with RunningRelay(database) as running:
         running.expect_all_delivered(10)
+
+
+def test_a_run_that_finds_nothing_is_one_short_transaction(database: Database) -> None:
+    # Given rows that are due, held, and for later, and a clock that was not touched
+    decided(database)
+    added(database, 3, delay=timedelta(hours=2))
+    sweep = ClockSweep(database, REACH)
+    begun: list[object] = []
+    sa.event.listen(database.engine, "begin", begun.append)
+    # When the sweep comes by, as it does every few seconds; Then it costs an idle database one transaction
+    assert sweep.run() == 0
+    assert len(begun) == 1
