@@ -18,7 +18,7 @@ from outbox.consumer.keys import stored_key
 from outbox.consumer.message import Message
 from outbox.consumer.outcome import Duplicate, Filtered, Outcome, Processed, Retry
 from outbox.errors import SettingsError
-from outbox.store.conflicts import TRIES, step_aside
+from outbox.store.conflicts import repeated
 from outbox.store.database import Database
 
 
@@ -78,12 +78,10 @@ class SqlConsumer(Consumer):
 
     def execute(self, message: Message, handler: Callable[..., Any]) -> Outcome:
         """Runs the handler once per key, as the strategy promises; anew at once where the database sacrificed it."""
-        for tried in range(TRIES - 1):
-            outcome = self._bridge.run(self._execute, message, handler)
-            if not (isinstance(outcome, Retry) and outcome.conflict):
-                return outcome
-            step_aside(tried)
-        return self._bridge.run(self._execute, message, handler)
+        return repeated(
+            lambda: self._bridge.run(self._execute, message, handler),
+            sacrificed=lambda outcome: isinstance(outcome, Retry) and outcome.conflict,
+        )
 
     def _adapted(self, function: Callable[..., object]) -> Callable[..., object]:
         """As the bridge calls it; a coroutine that nothing awaits would use up the retries of each message."""

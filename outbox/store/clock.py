@@ -7,6 +7,7 @@ others than it dares to use itself.
 """
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Float, literal
@@ -80,21 +81,10 @@ def _after_sqlite(element: utc_after, compiler: SQLCompiler, **kw: Any) -> str:
     return f"strftime('%Y-%m-%d %H:%M:%f', 'now', ({seconds}) || ' seconds')"
 
 
-@compiles(latest)
-def _latest(element: latest, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"GREATEST{compiler.process(element.clause_expr, **kw)}"
+def _picked(word: str, element: latest | earliest, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"{word}{compiler.process(element.clause_expr, **kw)}"
 
 
-@compiles(latest, "sqlite")
-def _latest_sqlite(element: latest, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"max{compiler.process(element.clause_expr, **kw)}"
-
-
-@compiles(earliest)
-def _earliest(element: earliest, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"LEAST{compiler.process(element.clause_expr, **kw)}"
-
-
-@compiles(earliest, "sqlite")
-def _earliest_sqlite(element: earliest, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"min{compiler.process(element.clause_expr, **kw)}"
+for _picks, _usual, _in_sqlite in ((latest, "GREATEST", "max"), (earliest, "LEAST", "min")):
+    compiles(_picks)(partial(_picked, _usual))
+    compiles(_picks, "sqlite")(partial(_picked, _in_sqlite))

@@ -30,18 +30,22 @@ def is_conflict(error: BaseException) -> bool:
     return code in _SACRIFICED or (code == _DURING_COMMIT and _DEADLOCK in str(cause))
 
 
-def repeated(transaction: Callable[[], Result]) -> Result:
-    """What a whole transaction returns, at the last try; raises what that raises."""
+def repeated(transaction: Callable[[], Result], *, sacrificed: Callable[[Result], bool] = lambda _: False) -> Result:
+    """What a whole transaction returns, at the last try; raises what that raises.
+
+    ``sacrificed``: whether a result says what an error says otherwise.
+    """
     for tried in range(TRIES - 1):
         try:
-            return transaction()
+            if not sacrificed(result := transaction()):
+                return result
         except DBAPIError as error:
             if not is_conflict(error):
                 raise
-        step_aside(tried)
+        _step_aside(tried)
     return transaction()
 
 
-def step_aside(tried: int) -> None:
+def _step_aside(tried: int) -> None:
     """Lets the other transaction come to its end, and to this server if it was at another: 10 to 80 ms."""
     time.sleep(random.uniform(0.01, 0.02) * 2**tried)  # noqa: S311 -- spreads tries, hides nothing

@@ -26,9 +26,9 @@ class Heartbeats:
 
         After more than ``gap`` seconds of silence of all listeners the time that is watched begins anew.
         """
-        repeated(lambda: self._beat(name, gap))  # those at other servers of the cluster write the second row as well
+        repeated(lambda: self._write(name, gap))  # those at other servers of the cluster write the second row as well
 
-    def _beat(self, name: str, gap: float) -> None:
+    def _write(self, name: str, gap: float) -> None:
         with self._database.transaction(durable=False) as connection:
             if _beat(connection, name, gap):
                 connection.execute(heartbeat.delete().where(heartbeat.c.beat_at < utc_after(-_FORGOTTEN)))
