@@ -1,6 +1,5 @@
 """Builds the check-back from settings, a database and a broker."""
 
-import logging
 from functools import partial
 
 from checkback.checker import Checker
@@ -21,7 +20,7 @@ from outbox.store.topics import named_topics
 
 def build(settings: Settings, database: Database, broker: Broker, vitals: Vitals | None = None) -> Listener:
     """A check-back listener over ``database`` and ``broker``; both stay the caller's to close."""
-    log = logging.getLogger(settings.log_name("checkback"))
+    log = settings.logger("checkback")
     leases = CommitLeases(database, settings.holds_lane)
     checker = Checker(
         leases,

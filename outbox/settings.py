@@ -210,9 +210,9 @@ class Settings(BaseSettings):
         """The producer group of half messages."""
         return self.group or f"outbox-{self.service}"
 
-    def log_name(self, daemon: str) -> str:
+    def logger(self, daemon: str) -> logging.Logger:
         """The logger of a daemon: one database is what its lines are about anyway; several are told apart."""
-        return f"{daemon}.{self.database}" if self.database else daemon
+        return logging.getLogger(f"{daemon}.{self.database}" if self.database else daemon)
 
     @property
     def heartbeat_gap(self) -> float:

@@ -54,8 +54,9 @@ class Daemon:
         self._settings = settings
         self._stopping = threading.Event()
         self._vitals = vitals
-        self._supervisor = Supervisor(vitals)
-        self._schedule = Schedule(vitals, work.events)
+        log = settings.logger("relay")
+        self._supervisor = Supervisor(vitals, log)
+        self._schedule = Schedule(vitals, work.events, log=log)
         periods = Periods(settings.retention, settings.retention_dead)
         self._purge = Purge(work.retention, periods, work.events, monotonic, self._stopping.wait)
 

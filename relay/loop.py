@@ -1,6 +1,5 @@
 """The relay's loop: one thread claims, a few ship, so that database time and broker time overlap."""
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,6 @@ from relay.breaker import Breaker
 from relay.shipping import Pass
 from relay.timing import Pause
 from relay.wake import Wake
-
-_log = logging.getLogger("relay")
 
 #: Seconds until a row may be claimed, as ``NextDue.claim`` says it.
 Due = Callable[[], float | None]
@@ -39,6 +36,7 @@ class Loop:
         self._due = due
         self._wake = wake
         self._rows_per_pass = settings.rows_per_pass
+        self._log = settings.logger("relay")
         self._pause = Pause(settings.poll_fastest, settings.poll_slowest)
         #: The longest rest while PostgreSQL tells of each new row.
         self._told_rest = 2 * settings.poll_slowest
@@ -136,7 +134,7 @@ class Loop:
         try:
             self._pass.ship(attempts, since)
         except Exception:  # noqa: BLE001 -- one failing pass must not end the loop
-            _log.exception("a pass failed; its rows are claimed again once their leases are over")
+            self._log.exception("a pass failed; its rows are claimed again once their leases are over")
         finally:
             self._free.release()
             if any(it.lane is not None for it in attempts) or not self._breaker.closed():

@@ -21,7 +21,7 @@ from outbox.store.notifications import CHANNEL, SLEEP_LOCK, VACANT
 from outbox.store.patience import PatientConnection
 from relay.timing import Pause
 
-_log = logging.getLogger("relay")
+_LOG = logging.getLogger("relay")
 
 #: Seconds between two heartbeats, and for one to come back.
 _EVERY: Final = 10.0
@@ -40,11 +40,18 @@ class Notifications:
     """For the thread of one loop. Never raises: without notifications the loop polls."""
 
     def __init__(
-        self, database: Database, now: Callable[[], float], *, every: float = _EVERY, patience: float = _PATIENCE
+        self,
+        database: Database,
+        now: Callable[[], float],
+        *,
+        every: float = _EVERY,
+        patience: float = _PATIENCE,
+        log: logging.Logger = _LOG,
     ) -> None:
         self._database = database
         self._now = now
         self._every = every
+        self._log = log
         self._patience = patience
         self._retry = Pause(_RETRY_FIRST, _RETRY_MOST)
         self._asking = Pause(_ASK_FIRST, _ASK_MOST)
@@ -182,7 +189,7 @@ class Notifications:
             self._broken("no notification arrives any more")
             return
         if not self._told:
-            _log.warning(
+            self._log.warning(
                 "notifications do not arrive, as behind a pooler that lends connections by transaction: polling"
             )
         self._told = True
@@ -196,14 +203,14 @@ class Notifications:
             try:
                 self._connection.execute("UNLISTEN *")
             except psycopg.Error as error:
-                _log.info("notifications: %s", cause(error))
+                self._log.info("notifications: %s", cause(error))
 
     def _broken(self, why: str) -> None:
         self.close()
         pause = self._retry.grow()
         self._next = self._now() + pause
         self._rows = True  # what was told meanwhile is lost: look
-        _log.info("notifications: %s; polling, connecting again in %.0f s", why, pause)
+        self._log.info("notifications: %s; polling, connecting again in %.0f s", why, pause)
 
     def _ask(self, query: str) -> bool:
         if self._connection is None:

@@ -15,7 +15,7 @@ from outbox.health.pulse import Pulse
 from outbox.health.vitals import Vitals
 from relay.events import Events
 
-_log = logging.getLogger("relay")
+_LOG = logging.getLogger("relay")
 
 #: Seconds between two looks at the clocks, and what they may drift apart meanwhile. NTP slews by 0.5 ms a second.
 _LOOK: Final = 1.0
@@ -36,11 +36,13 @@ class Schedule:
         vitals: Vitals | None = None,
         events: Events | None = None,
         *,
+        log: logging.Logger = _LOG,
         wall: Callable[[], float] = time.time,
         now: Callable[[], float] = monotonic,
     ) -> None:
         self._vitals = vitals or Vitals()
         self._events = events or Events()
+        self._log = log
         self._wall = wall
         self._now = now
         self._apart = wall() - now()
@@ -56,7 +58,7 @@ class Schedule:
         ``patience``: seconds for the work beyond its interval, after which it counts as stalled.
         """
         pulse = self._vitals.pulse(name, 2 * seconds + patience)
-        watched = _Watched(work, name, pulse, self._events)
+        watched = _Watched(work, name, pulse, self._events, self._log)
         self._scheduler.add_job(watched, "interval", seconds=seconds, id=name, name=name, **options)
 
     def start(self) -> None:
@@ -79,7 +81,7 @@ class Schedule:
         step, self._apart = apart - self._apart, apart
         if abs(step) < _DRIFT:
             return
-        _log.warning("the host's wall clock was set by %+.1f s: scheduled work is planned again", step)
+        self._log.warning("the host's wall clock was set by %+.1f s: scheduled work is planned again", step)
         for job in self._scheduler.get_jobs():
             job.modify(next_run_time=datetime.now(UTC))
 
@@ -87,11 +89,14 @@ class Schedule:
 class _Watched:
     """Work whose success, failure and length are seen."""
 
-    def __init__(self, work: Callable[[], object], name: str, pulse: Pulse, events: Events) -> None:
+    def __init__(
+        self, work: Callable[[], object], name: str, pulse: Pulse, events: Events, log: logging.Logger
+    ) -> None:
         self._work = work
         self._name = name
         self._pulse = pulse
         self._events = events
+        self._log = log
 
     def __call__(self) -> None:
         """Runs it once."""
@@ -101,7 +106,7 @@ class _Watched:
         except SQLAlchemyError as error:
             self._events.work_failed(self._name, error)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the work is done again
-            _log.exception("%s failed; it runs again after its interval", self._name)
+            self._log.exception("%s failed; it runs again after its interval", self._name)
             self._pulse.died(f"{type(error).__name__}: {error}")
             return
         self._pulse.beat()

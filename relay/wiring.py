@@ -1,6 +1,5 @@
 """Builds the relay from settings, a database and a broker."""
 
-import logging
 import random
 from collections.abc import Callable
 
@@ -58,7 +57,7 @@ def build(
     """A relay over ``database`` and ``broker``; both stay the caller's to close."""
     vitals = vitals or Vitals()
     vitals.expect(DATABASE, CLAIMS, BROKER)
-    events = FanOut(events or LogEvents(logging.getLogger("relay")), VitalEvents(vitals))
+    events = FanOut(events or LogEvents(settings.logger("relay")), VitalEvents(vitals))
     patience = 2 * settings.lease + _LOOP_PATIENCE
     claiming, shipping = vitals.pulse(LOOP, patience), vitals.pulse("passes", patience, beats=False)
     breaker = _breaker(settings, broker, claiming)
@@ -133,7 +132,8 @@ def _due(database: Database, loop: Pulse, events: Events) -> Callable[[], float 
 
 def _wake(settings: Settings, database: Database) -> Wake:
     notified = settings.notify and database.dialect == "postgresql"
-    return Wake(clock.monotonic, Notifications(database, clock.monotonic) if notified else None)
+    log = settings.logger("relay")
+    return Wake(clock.monotonic, Notifications(database, clock.monotonic, log=log) if notified else None)
 
 
 def _reach(settings: Settings) -> Reach:

@@ -4,7 +4,6 @@ With one database whatever is wrong at the start ends the process at once. With 
 opened, served and, where that fails, tried again by itself: no other one feels it.
 """
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -77,7 +76,7 @@ class ServedDatabase:
     def ship(self, *, checks: bool) -> None:
         """Runs the relay, and the check-back beside it, until ``stop``. Raises what keeps it from starting."""
         with self._opened() as (database, broker):
-            log = logging.getLogger(self._settings.log_name("relay"))
+            log = self._settings.logger("relay")
             events = FanOut(LogEvents(log), CountedEvents(self._metrics, self.name))
             daemon = relay.wiring.build(self._settings, database, broker, events, vitals=self.vitals)
             with self._beside(database, broker) if checks else nullcontext():
@@ -87,7 +86,7 @@ class ServedDatabase:
         """Runs the check-back alone until ``stop``."""
         with self._opened() as (database, broker):
             listener = checkback.wiring.build(self._settings, database, broker, self.vitals)
-            supervisor = Supervisor(self.vitals)
+            supervisor = Supervisor(self.vitals, self._settings.logger("checkback"))
 
             def stop() -> None:
                 """The supervisor first: a loop that ends is then not started again."""
@@ -121,7 +120,7 @@ class ServedDatabase:
     def _beside(self, database: Database, broker: Broker) -> Iterator[None]:
         """The check-back in a thread of the relay's process, so that one process is a whole deployment."""
         listener = checkback.wiring.build(self._settings, database, broker, self.vitals)
-        supervisor = Supervisor(self.vitals)
+        supervisor = Supervisor(self.vitals, self._settings.logger("checkback"))
         thread = supervisor.start("checkback", lambda _: listener.run(), math.inf)
         try:
             yield

@@ -11,7 +11,7 @@ from outbox.errors import OutboxError
 from outbox.health.pulse import Pulse
 from outbox.health.vitals import Vitals
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 #: Seconds from a death to the next start: at first, and at most.
 PAUSE: Final = 0.5
@@ -24,8 +24,11 @@ Body = Callable[[Pulse], object]
 class Supervisor:
     """Runs loops until ``stop``; telling each loop itself to stop is the caller's part."""
 
-    def __init__(self, vitals: Vitals, *, pause: float = PAUSE, pause_most: float = PAUSE_MOST) -> None:
+    def __init__(
+        self, vitals: Vitals, log: logging.Logger = _LOG, *, pause: float = PAUSE, pause_most: float = PAUSE_MOST
+    ) -> None:
         self._vitals = vitals
+        self._log = log
         self._pause = pause
         self._pause_most = pause_most
         self._stopping = threading.Event()
@@ -58,15 +61,14 @@ class Supervisor:
         """No loop is started again."""
         self._stopping.set()
 
-    @staticmethod
-    def _outlived(name: str, body: Body, pulse: Pulse) -> str:
+    def _outlived(self, name: str, body: Body, pulse: Pulse) -> str:
         """What the loop died of."""
         try:
             body(pulse)
         except OutboxError as error:
-            _log.error("%s: %s; it is tried again", name, error)
+            self._log.error("%s: %s; it is tried again", name, error)
             return str(error)
         except Exception as error:  # noqa: BLE001 -- whatever it died of, it is started again
-            _log.exception("the loop %s died; it is started again", name)
+            self._log.exception("the loop %s died; it is started again", name)
             return f"{type(error).__name__}: {error}"
         return "it ended by itself"

@@ -53,7 +53,7 @@ class FindingBroker(ScriptedBroker):
 class RunningRelay:
     """Relays from ``with`` on."""
 
-    def __init__(self, database: Database, **settings: object) -> None:
+    def __init__(self, database: Database, /, **settings: object) -> None:
         self.vitals = Vitals()
         self.broker = FindingBroker()
         self._database = database

@@ -72,6 +72,24 @@ def test_scheduled_work_runs_again_after_a_fault(database: Database, monkeypatch
     relay.stops()
 
 
+def test_whatever_dies_is_told_with_the_name_of_its_database(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given one of several databases whose loop, pass and scheduled work die
+    monkeypatch.setattr(Claims, "claim", dying(Claims.claim, 1))
+    monkeypatch.setattr(Reconciler, "run", dying(Reconciler.run, 1))
+    relay = RunningRelay(database, database="east")
+    relay.broker.before_prepare = dying(lambda: None, 1)
+    # When its rows are shipped all the same
+    with relay:
+        added(database, 5)
+        relay.expect("all are visible", lambda: len(relay.broker.visible) == 5)
+        relay.expect("the reconciler died", lambda: relay.vitals.signs()["reconcile"].deaths == 1)
+    # Then each death is told with the database's name
+    names = [record.name for record in caplog.records if "a fault of our own" in caplog.handler.format(record)]
+    assert names == ["relay.east"] * 3
+
+
 def test_a_pass_that_fails_ends_no_loop(database: Database) -> None:
     # Given a broker's transport with a fault of its own in the first pass
     relay = RunningRelay(database, lease=4.0)
