@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 import relay.wiring
 from outbox.brokers.base import Ended, Ending, Sought
+from outbox.clock import monotonic
 from outbox.health.vitals import Vitals
 from outbox.lifecycle import Move, State, Verdict, open_states, target_of
 from outbox.schema import outbox
@@ -34,15 +35,27 @@ QUICK = {
 
 
 class FindingBroker(ScriptedBroker):
-    """Counts how often it made each half's message visible, and finds the visible ones."""
+    """Counts how often it made each half's message visible, and finds the visible ones.
+
+    As every transport it writes nothing after ``until``, however long the thread that asks was stopped; one call at a
+    time, so that none is stopped between the look at the clock and the message.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.visible: Counter[str] = Counter()
         self.on_resolve = self._end
+        self._one_call = threading.Lock()
+
+    def resolve(self, endings: Sequence[Ending], until: float) -> list[Ended]:
+        with self._one_call:
+            if monotonic() >= until:
+                return [Ended(Confirmation.UNANSWERED)] * len(endings)
+            return super().resolve(endings, until)
 
     def find(self, sought: Sequence[Sought], until: float) -> list[Sighting]:
-        return [Sighting.VISIBLE if self.visible[it.half.half_id] else Sighting.ABSENT for it in sought]
+        with self._one_call:
+            return [Sighting.VISIBLE if self.visible[it.half.half_id] else Sighting.ABSENT for it in sought]
 
     def _end(self, ending: Ending) -> Ended:
         if ending.verdict is Verdict.COMMIT:
