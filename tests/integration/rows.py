@@ -12,6 +12,8 @@ from outbox.schema import outbox
 from outbox.store.database import Database
 
 producer = Outbox(origin="tests")
+#: Seconds that no test waits for: a lease is over where a test says so, however long the machine stands still.
+LONG_LEASE = 3600.0
 
 
 def added(database: Database, count: int = 1, **message: Any) -> list[int]:

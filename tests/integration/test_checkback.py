@@ -14,7 +14,7 @@ from outbox.store.commit_leases import CommitLeases
 from outbox.store.database import Database
 from outbox.store.decisions import Decisions, Outcomes, Winner
 from outbox.verdict import Confirmation, RowView, Sighting
-from tests.integration.rows import added, column, force, half_of, state_of
+from tests.integration.rows import LONG_LEASE, added, column, force, half_of, state_of
 from tests.integration.scripted import ScriptedBroker
 
 ORIGIN_HERE = "tests/db"
@@ -33,7 +33,7 @@ class CheckBack:
             Commits(self.broker, self.leases, 72 * 3600),
             Envelopes(ORIGIN_HERE),
             commit_window=5,
-            commit_lease=15,
+            commit_lease=LONG_LEASE,
             now=lambda: 0.0,
         )
 
@@ -56,16 +56,16 @@ def checks(database: Database) -> CheckBack:
 def claimed(database: Database) -> tuple[int, str]:
     """A row under a live lease, and its token."""
     (row_id,) = added(database)
-    (attempt,) = Claims(database).claim(1, 1 << 20, 30)
+    (attempt,) = Claims(database).claim(1, 1 << 20, LONG_LEASE)
     return row_id, attempt.token
 
 
 def committed(database: Database) -> tuple[int, str, Half]:
     """A row that chose its half, under a live commit lease."""
     (row_id,) = added(database)
-    (attempt,) = Claims(database).claim(1, 1 << 20, 30)
+    (attempt,) = Claims(database).claim(1, 1 << 20, LONG_LEASE)
     half = half_of()
-    Decisions(database).decide(Outcomes(winners=[Winner(attempt, half)]), 15)
+    Decisions(database).decide(Outcomes(winners=[Winner(attempt, half)]), LONG_LEASE)
     return row_id, attempt.token, half
 
 
@@ -173,7 +173,7 @@ def test_a_database_that_is_away_means_unknown(
         Commits(checks.broker, checks.leases, 1),
         Envelopes(ORIGIN_HERE),
         commit_window=5,
-        commit_lease=15,
+        commit_lease=LONG_LEASE,
         now=lambda: 0.0,
     )
     assert checks.ask(1, "t") is Verdict.UNKNOWN
@@ -187,14 +187,14 @@ def test_losing_a_race_for_the_row_reads_it_again(database: Database, checks: Ch
 
     class Raced(CommitLeases):
         def adopt(self, *_: object) -> None:
-            Claims(database).claim(1, 1 << 20, 30)
+            Claims(database).claim(1, 1 << 20, LONG_LEASE)
 
     checks.checker = Checker(
         Raced(database),
         Commits(checks.broker, checks.leases, 1),
         Envelopes(ORIGIN_HERE),
         commit_window=5,
-        commit_lease=15,
+        commit_lease=LONG_LEASE,
         now=lambda: 0.0,
     )
     # When the broker asks about the old half, then it is superseded

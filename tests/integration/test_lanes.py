@@ -28,7 +28,7 @@ from outbox.store.lanes import Lanes
 from outbox.store.operations import Operations
 from tests.integration.plans import analyze, planned
 from tests.integration.producers import KINDS, Service, application
-from tests.integration.rows import added, column, force, half_of, producer, state_of
+from tests.integration.rows import LONG_LEASE, added, column, force, half_of, producer, state_of
 
 MIB16 = 16 << 20
 LANE = "order-42"
@@ -40,7 +40,7 @@ def claimed(database: Database, limit: int = 10) -> list[int]:
 
 
 def attempts(database: Database, limit: int = 10) -> list[Attempt]:
-    return Claims(database).claim(limit, MIB16, lease=30)
+    return Claims(database).claim(limit, MIB16, lease=LONG_LEASE)
 
 
 def decided(database: Database, attempt: Attempt) -> Holding:
@@ -201,7 +201,7 @@ def test_lanes_whose_names_differ_in_a_blank_or_an_accent_are_told_apart(databas
     rows = [added(database, lane=name)[0] for name in names]
     heads = [row_id for place, row_id in enumerate(rows) if names[place] not in names[:place]]
     # When they are claimed; Then the head of each is shipped, and nothing else
-    assert [it.row_id for it in Claims(database).claim(100, 1 << 20, lease=60)] == heads
+    assert [it.row_id for it in Claims(database).claim(100, 1 << 20, lease=LONG_LEASE)] == heads
 
 
 def test_a_lane_goes_on_in_order_of_its_ids(database: Database) -> None:
@@ -226,11 +226,11 @@ def test_a_row_that_waits_for_its_time_holds_those_behind_it(database: Database)
 
 
 def _refused(attempt: Attempt) -> Outcomes:
-    return Outcomes(refusals=[Refusal(attempt, "refused", 60)])
+    return Outcomes(refusals=[Refusal(attempt, "refused", LONG_LEASE)])
 
 
 def _given_back(attempt: Attempt) -> Outcomes:
-    return Outcomes(returns=[Return(attempt, 60, adoptable=True)])
+    return Outcomes(returns=[Return(attempt, LONG_LEASE, adoptable=True)])
 
 
 @pytest.mark.parametrize("outcome", [_refused, _given_back])
@@ -433,7 +433,7 @@ def test_rows_without_a_lane_cost_no_statement(database: Database) -> None:
         force(database, row_id, mode="plain")
         claims, decisions = Claims(database), Decisions(database)
         with counted(database) as statements:
-            (attempt,) = claims.claim(10, MIB16, lease=30)
+            (attempt,) = claims.claim(10, MIB16, lease=LONG_LEASE)
             decisions.decide(Outcomes(published=[Published(attempt, "AB" * 16)]), 15)
         return len(statements)
 

@@ -20,7 +20,7 @@ from outbox.verdict import Confirmation
 from relay.events import Events
 from relay.presumption import Presumption
 from relay.reconciler import Reconciler
-from tests.integration.rows import column, force, state_of
+from tests.integration.rows import LONG_LEASE, column, force, state_of
 from tests.integration.scripted import ScriptedBroker
 from tests.integration.test_checkback import claimed, committed, lease_over
 
@@ -32,7 +32,7 @@ class Blind:
 
     def __init__(self, database: Database, **settings: Any) -> None:
         self._database = database
-        self.settings = Settings(origin="tests", **settings)
+        self.settings = Settings(origin="tests", commit_grace=LONG_LEASE, heartbeat_every=LONG_LEASE / 3, **settings)
         leases = CommitLeases(database)
         self.reconciler = Reconciler(
             leases, Presumption(leases, Heartbeats(database), self.settings), Events(), self.settings, lambda: 0.0
@@ -42,7 +42,7 @@ class Blind:
             Commits(ScriptedBroker(finds=False), leases, self.settings.broker_retention),
             Envelopes(HERE),
             commit_window=5,
-            commit_lease=15,
+            commit_lease=LONG_LEASE,
             now=lambda: 0.0,
         )
 
@@ -109,7 +109,9 @@ def test_silence_over_the_whole_horizon_is_delivery(database: Database, blind: B
     assert blind.ask(row_id, token, other) is Verdict.ROLLBACK
 
 
-@pytest.mark.parametrize(("watched", "silent"), [(100, 0.0), (10_000, 60.0)], ids=["began later", "silent now"])
+@pytest.mark.parametrize(
+    ("watched", "silent"), [(100, 0.0), (10_000, 2 * LONG_LEASE)], ids=["began later", "silent now"]
+)
 def test_a_gap_in_the_watch_publishes_the_row_anew(
     database: Database, blind: Blind, watched: float, silent: float
 ) -> None:
@@ -142,21 +144,21 @@ def test_a_delivery_that_was_confirmed_is_not_presumed(database: Database, blind
 def test_the_watch_goes_on_from_one_listener_to_the_next_and_begins_anew_after_a_silence(database: Database) -> None:
     heartbeats = Heartbeats(database)
     # Given a listener that has been there for long
-    assert heartbeats.watched_since(30) is None
-    heartbeats.beat("first", 30)
+    assert heartbeats.watched_since(LONG_LEASE) is None
+    heartbeats.beat("first", LONG_LEASE)
     with database.transaction() as connection:
         connection.execute(heartbeat.update().values(started_at=utc_after(-500)))
-    began = heartbeats.watched_since(30)
+    began = heartbeats.watched_since(LONG_LEASE)
     # When another takes its place / Then the watch has no gap
-    heartbeats.beat("second", 30)
+    heartbeats.beat("second", LONG_LEASE)
     heartbeats.leave("first")
-    assert heartbeats.watched_since(30) == began
+    assert heartbeats.watched_since(LONG_LEASE) == began
     # When everybody was silent for longer than the gap / Then nobody watches, and the next one begins anew
     with database.transaction() as connection:
-        connection.execute(heartbeat.update().values(beat_at=utc_after(-31)))
-    assert heartbeats.watched_since(30) is None
-    heartbeats.beat("second", 30)
-    renewed = heartbeats.watched_since(30)
+        connection.execute(heartbeat.update().values(beat_at=utc_after(-LONG_LEASE - 1)))
+    assert heartbeats.watched_since(LONG_LEASE) is None
+    heartbeats.beat("second", LONG_LEASE)
+    renewed = heartbeats.watched_since(LONG_LEASE)
     assert began is not None
     assert renewed is not None
     assert renewed > began

@@ -13,7 +13,7 @@ from outbox.store.database import Database
 from outbox.verdict import Confirmation, Sighting
 from relay.events import Events
 from relay.reconciler import Reconciler
-from tests.integration.rows import column, force, state_of
+from tests.integration.rows import LONG_LEASE, column, force, state_of
 from tests.integration.scripted import ScriptedBroker
 from tests.integration.test_checkback import committed, lease_over
 
@@ -24,7 +24,7 @@ class Bench:
     def __init__(self, database: Database) -> None:
         self.broker = ScriptedBroker()
         leases = CommitLeases(database)
-        settings = Settings(origin="tests")
+        settings = Settings(origin="tests", commit_grace=LONG_LEASE)
         self.reconciler = Reconciler(
             leases, Commits(self.broker, leases, settings.broker_retention), Events(), settings, lambda: 0.0
         )

@@ -1,6 +1,7 @@
 """One pass of the relay: a real store, a broker that answers as the test says."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -26,6 +27,17 @@ from relay.shipping import Pass, Stage
 from tests.integration.rows import added, column, force, state_of
 from tests.integration.scripted import ScriptedBroker
 
+#: Waits that are over only where a test says so: the database's clock goes on while the machine stands still.
+LONG: dict[str, Any] = {
+    "lease": 3600.0,
+    "backoff_first": 300.0,
+    "outage_delay": 300.0,
+    "outage_delay_most": 1200.0,
+    "unknown_delay": 300.0,
+    "partial_delay_most": 300.0,
+    "commit_grace": 3600.0,
+}
+
 
 class Clock:
     now = 1000.0
@@ -40,8 +52,8 @@ class Relay:
     def __init__(self, database: Database, events: Events | None = None) -> None:
         self.clock = Clock()
         self.broker = ScriptedBroker()
-        self.settings = Settings(origin="tests", failure_budget=2)
-        self.breaker = Breaker(1, 4, self.clock)
+        self.settings = Settings(origin="tests", failure_budget=2, **LONG)
+        self.breaker = Breaker(self.settings.outage_delay, self.settings.outage_delay_most, self.clock)
         claims = Claims(database)
         self.stage = Stage(
             broker=self.broker,
@@ -184,7 +196,7 @@ def test_an_outage_never_uses_up_attempts_and_opens_the_breaker(database: Databa
     relay.broker.on_prepare = lambda _: Outage("connection refused")
     for _ in range(5):
         due_now(database, row_id)
-        relay.clock.now += 100
+        relay.clock.now += 10_000
         assert relay.run() == 1
     assert state_of(database, row_id) is State.PENDING
     assert column(database, row_id, "failures") == 0
@@ -235,13 +247,13 @@ def test_a_row_that_fails_where_the_broker_answers_steps_aside(database: Databas
         Outage("busy") if it.properties["outbox-id"] == str(first) else Stored(relay.broker.half(it))
     )
     relay.breaker.outage()
-    relay.clock.now += 100
+    relay.clock.now += 10_000
     assert relay.breaker.admit() == 0
     # When it is probed with the oldest row
     relay.run()
     assert state_of(database, first) is State.PENDING
     # Then the next probe is another one, and the way is free
-    relay.clock.now += 100
+    relay.clock.now += 10_000
     assert relay.breaker.admit() == 0
     relay.run()
     assert state_of(database, second) is State.DELIVERED

@@ -15,13 +15,13 @@ from outbox.store.database import Database
 from outbox.store.decisions import Decisions, Outcomes, Published, Refusal, Return, Winner
 from outbox.store.given import AnyText, given
 from outbox.verdict import RowView
-from tests.integration.rows import added, column, force, half_of, state_of
+from tests.integration.rows import LONG_LEASE, added, column, force, half_of, state_of
 
 MIB = 1 << 20
 
 
 def claimed(database: Database, limit: int = 10) -> list[Attempt]:
-    return Claims(database).claim(limit, MIB, lease=30)
+    return Claims(database).claim(limit, MIB, lease=LONG_LEASE)
 
 
 def expire(database: Database, row_id: int) -> None:
@@ -66,8 +66,8 @@ def test_a_claim_takes_due_rows_in_order_and_only_once(database: Database) -> No
 
 def test_a_claim_is_bounded_by_bytes_but_never_empty(database: Database) -> None:
     ids = added(database, 3, payload=b"x" * 1000)
-    assert [it.row_id for it in Claims(database).claim(10, 2500, lease=30)] == ids[:2]
-    assert [it.row_id for it in Claims(database).claim(10, 10, lease=30)] == ids[2:]
+    assert [it.row_id for it in Claims(database).claim(10, 2500, lease=LONG_LEASE)] == ids[:2]
+    assert [it.row_id for it in Claims(database).claim(10, 10, lease=LONG_LEASE)] == ids[2:]
 
 
 def test_a_row_is_claimed_again_once_its_lease_is_over(database: Database) -> None:
@@ -83,11 +83,11 @@ def test_renewing_keeps_a_lease_and_fails_for_a_lost_one(database: Database) -> 
     (row_id,) = added(database)
     (first,) = claimed(database)
     expire(database, row_id)
-    assert Claims(database).renew([first], 30) == {row_id}
+    assert Claims(database).renew([first], LONG_LEASE) == {row_id}
     assert claimed(database) == []
     expire(database, row_id)
     claimed(database)
-    assert Claims(database).renew([first], 30) == set()
+    assert Claims(database).renew([first], LONG_LEASE) == set()
 
 
 def test_a_decision_writes_each_outcome(database: Database) -> None:
@@ -101,10 +101,10 @@ def test_a_decision_writes_each_outcome(database: Database) -> None:
     outcomes = Outcomes(
         winners=[Winner(win, half)],
         published=[Published(plain, "AB" * 16)],
-        refusals=[Refusal(refused, "no such topic", 60), Refusal(buried, "illegal message", None)],
-        returns=[Return(unknown, 60, adoptable=True), Return(away, 60)],
+        refusals=[Refusal(refused, "no such topic", LONG_LEASE), Refusal(buried, "illegal message", None)],
+        returns=[Return(unknown, LONG_LEASE, adoptable=True), Return(away, LONG_LEASE)],
     )
-    decided = Decisions(database).decide(outcomes, commit_lease=15)
+    decided = Decisions(database).decide(outcomes, commit_lease=LONG_LEASE)
     # Then
     assert decided == {ids[0]}
     states = [state_of(database, row_id) for row_id in [*ids, plain_id]]
@@ -127,8 +127,8 @@ def test_a_superseded_attempt_decides_nothing(database: Database) -> None:
     expire(database, row_id)
     (fresh,) = claimed(database)
     decide = Decisions(database).decide
-    assert decide(Outcomes(winners=[Winner(zombie, half_of())]), 15) == set()
-    assert decide(Outcomes(refusals=[Refusal(zombie, "no", None)]), 15) == set()
+    assert decide(Outcomes(winners=[Winner(zombie, half_of())]), LONG_LEASE) == set()
+    assert decide(Outcomes(refusals=[Refusal(zombie, "no", None)]), LONG_LEASE) == set()
     assert column(database, row_id, "token") == fresh.token
     assert state_of(database, row_id) is State.PENDING
 
@@ -137,18 +137,18 @@ def test_a_committed_row_is_taken_over_only_after_its_lease(database: Database) 
     # Given a decided row
     (row_id,) = added(database)
     half = half_of()
-    Decisions(database).decide(Outcomes(winners=[Winner(claimed(database)[0], half)]), 15)
+    Decisions(database).decide(Outcomes(winners=[Winner(claimed(database)[0], half)]), LONG_LEASE)
     leases = CommitLeases(database)
     # When its commit lease is live, nobody gets it
-    assert leases.take_over_due(10, 15) == []
-    assert leases.take_over(row_id, half.half_id, 15) is None
+    assert leases.take_over_due(10, LONG_LEASE) == []
+    assert leases.take_over(row_id, half.half_id, LONG_LEASE) is None
     # When it is over, exactly one does
     expire(database, row_id)
-    assert leases.take_over(row_id, "another half", 15) is None
-    (holding,) = leases.take_over_due(10, 15)
-    assert leases.take_over_due(10, 15) == []
+    assert leases.take_over(row_id, "another half", LONG_LEASE) is None
+    (holding,) = leases.take_over_due(10, LONG_LEASE)
+    assert leases.take_over_due(10, LONG_LEASE) == []
     assert (holding.row_id, holding.half) == (row_id, half)
-    assert 0 <= holding.age < 60
+    assert 0 <= holding.age < LONG_LEASE
     # And settling needs the half only
     assert leases.settle([(row_id, "another")]) == set()
     assert leases.settle([(row_id, half.half_id)]) == {row_id}
@@ -159,29 +159,29 @@ def test_an_expired_attempt_is_adopted_once(database: Database) -> None:
     (row_id,) = added(database)
     (attempt,) = claimed(database)
     leases, half = CommitLeases(database), half_of()
-    assert leases.adopt(row_id, attempt.token, half, 15) is None
+    assert leases.adopt(row_id, attempt.token, half, LONG_LEASE) is None
     expire(database, row_id)
-    assert leases.adopt(row_id, "another", half, 15) is None
-    holding = leases.adopt(row_id, attempt.token, half, 15)
+    assert leases.adopt(row_id, "another", half, LONG_LEASE) is None
+    holding = leases.adopt(row_id, attempt.token, half, LONG_LEASE)
     assert holding is not None
     assert holding.half == half
-    assert leases.adopt(row_id, attempt.token, half_of(), 15) is None
+    assert leases.adopt(row_id, attempt.token, half_of(), LONG_LEASE) is None
     assert leases.read(row_id) == RowView(State.COMMITTED, attempt.token, half.half_id, lease_over=False)
 
 
 def test_reopen_give_up_and_postpone_need_the_lease(database: Database) -> None:
     (row_id,) = added(database)
-    Decisions(database).decide(Outcomes(winners=[Winner(claimed(database)[0], half_of())]), 15)
+    Decisions(database).decide(Outcomes(winners=[Winner(claimed(database)[0], half_of())]), LONG_LEASE)
     leases = CommitLeases(database)
     expire(database, row_id)
-    (old,) = leases.take_over_due(1, 15)
+    (old,) = leases.take_over_due(1, LONG_LEASE)
     expire(database, row_id)
-    (new,) = leases.take_over_due(1, 15)
+    (new,) = leases.take_over_due(1, LONG_LEASE)
     assert not leases.reopen(old, "gone")
     assert not leases.give_up(old, "gone")
-    assert not leases.postpone(old, "denied", 60)
-    assert leases.postpone(new, "denied", 60)
-    assert leases.take_over_due(1, 15) == []
+    assert not leases.postpone(old, "denied", LONG_LEASE)
+    assert leases.postpone(new, "denied", LONG_LEASE)
+    assert leases.take_over_due(1, LONG_LEASE) == []
     assert leases.reopen(new, "gone")
     assert state_of(database, row_id) is State.PENDING
     assert column(database, row_id, "token") is None
@@ -197,7 +197,7 @@ def test_a_locked_row_is_skipped_and_stays_undecided(database: Database) -> None
     with database.engine.connect() as other:
         other.execute(text("SELECT id FROM outbox WHERE id = :id FOR UPDATE"), {"id": ids[0]})
         outcomes = Outcomes(winners=[Winner(first, half_of()), Winner(second, half_of())])
-        assert Decisions(database).decide(outcomes, 15) == {ids[1]}
+        assert Decisions(database).decide(outcomes, LONG_LEASE) == {ids[1]}
     assert state_of(database, ids[0]) is State.PENDING
 
 
@@ -209,12 +209,12 @@ def test_a_row_that_was_locked_for_a_moment_is_decided_all_the_same(database: Da
     ids = added(database, 3)
     half, plain, refused = claimed(database)
     force(database, plain.row_id, mode=Mode.PLAIN)
-    outcomes = Outcomes([Winner(half, half_of())], [Published(plain, "id")], [Refusal(refused, "no", 60.0)])
+    outcomes = Outcomes([Winner(half, half_of())], [Published(plain, "id")], [Refusal(refused, "no", LONG_LEASE)])
     with database.engine.connect() as other:
         other.execute(text("SELECT id FROM outbox FOR UPDATE"))
         listens_for(database.engine, "commit", once=True)(lambda _: other.rollback())
         # When it is written
-        decided = Decisions(database).decide(outcomes, 15)
+        decided = Decisions(database).decide(outcomes, LONG_LEASE)
     # Then nothing waits for the end of its lease
     assert decided == {half.row_id}
     assert [state_of(database, row_id) for row_id in ids] == [State.COMMITTED, State.DELIVERED, State.PENDING]
