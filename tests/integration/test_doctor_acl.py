@@ -23,12 +23,13 @@ from outbox.wiring import open_broker, open_examiner
 from tests.contracts.rig import message, prepare_one
 from tests.integration import test_remoting_acl as acl
 from tests.integration.commands import Command, Run, in_process
+from tests.integration.test_doctor import wait_for_figures
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
 from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
-DEADLINE: Final = 60.0
+DEADLINE: Final = 120.0
 EXAMINER: Final = ("examiner", "examiner-secret-1234")
 #: What ``docs/operations.md`` says that doctor needs.
 EXAMINERS_RIGHTS: Final = {"Cluster:*": ["Get"], "Topic:*": ["Get", "Sub"], "Group:TOOLS_CONSUMER": ["Sub"]}
@@ -78,6 +79,7 @@ def settings(cluster: RocketMQ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     database = Database(loaded.database_url)
     migrate.upgrade(database)
     database.close()
+    wait_for_figures(loaded)
     return loaded
 
 
