@@ -49,7 +49,7 @@ def migrated_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 @pytest.fixture
 def database(migrated_url: str) -> Iterator[Database]:
-    """A fresh database at head, as the daemons use it."""
-    database = Database(migrated_url, statement_timeout=20)
+    """A fresh database at head, as the daemons use it, and patient: a busy machine may stand still for a while."""
+    database = Database(migrated_url, lock_timeout=60, statement_timeout=60)
     yield database
     database.close()

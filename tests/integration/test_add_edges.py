@@ -23,6 +23,8 @@ from tests.integration.conftest import Copies
 from tests.integration.producers import application, message, orders, service
 from tests.waiting import expect_soon
 
+#: Seconds for threads; generous, the machine may be busy.
+DEADLINE = 60.0
 ALIKE = ["a1", "A1", "a1 ", " a1", "a 1", "é", "e\u0301", "É", "ß", "ss", "订单", "a1_", "a1%", "'a1'", 'a"1', "a\\1"]
 
 
@@ -149,10 +151,10 @@ def test_of_two_transactions_with_one_key_the_second_waits_for_the_first(engine:
         first = service.add(connection, **message({}))
         # When another one adds it too and the first one ends
         waiting = threads.submit(second)
-        assert started.wait(10)
-        expect_soon(lambda: lock_waits(engine), "the second one waits for a lock", within=20)
+        assert started.wait(DEADLINE)
+        expect_soon(lambda: lock_waits(engine), "the second one waits for a lock", within=DEADLINE)
         (connection.commit if first_commits else connection.rollback)()
-        outcome = waiting.result(timeout=20)
+        outcome = waiting.result(DEADLINE)
     # Then there is one row: the first one's if it committed, else the second one's
     assert keys(engine) == ["order-1:paid"]
     if first_commits:

@@ -368,7 +368,7 @@ def test_the_installed_command_reports_wrong_use_in_one_line(tmp_path: Path) -> 
     # When the database is missing
     command = [sys.executable, "-c", code, "status"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     # Then it ends with 2 and one line, and a SQLite file whose name may be mistyped is not made
     assert (done.returncode, done.stdout) == (2, "")

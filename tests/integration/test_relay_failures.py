@@ -51,7 +51,7 @@ def own_mariadb() -> Iterator[MariaDB]:
 def migrated(server_url: str, user: str = "") -> Iterator[Database]:
     """A fresh database at head, as the daemons use it."""
     with fresh_database(server_url) as url:
-        database = Database(url, statement_timeout=5)
+        database = Database(url, statement_timeout=20)
         migrate.upgrade(database)
         if user:
             for statement in APPLICATION:
@@ -59,7 +59,7 @@ def migrated(server_url: str, user: str = "") -> Iterator[Database]:
             database.close()
             database = Database(
                 sa.make_url(url).set(username=user, password=user).render_as_string(hide_password=False),
-                statement_timeout=5,
+                statement_timeout=20,
             )
         yield database
         database.close()
@@ -140,9 +140,9 @@ def test_a_server_that_becomes_read_only(server: Postgres | MariaDB) -> None:
             assert CommitLeases(database).read(row_id) is None
         finally:
             set_read_only(server, on=False)
-        # When it takes them again; Then the relay goes on
+        # When it takes them again; Then the relay goes on, and so does a producer, each session as soon as it is told
         relay.expect_green()
-        added(database, 20)
+        relay.expect("rows are added", lambda: added(database, 20))
         relay.expect_all_delivered(40)
 
 

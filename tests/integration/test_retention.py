@@ -17,6 +17,8 @@ from tests.integration.producers import service
 from tests.integration.rows import added, force
 
 DAY = 86400.0
+#: Seconds for threads; generous, the machine may be busy.
+DEADLINE = 120.0
 WEEK = Periods(7 * DAY)
 
 
@@ -142,8 +144,8 @@ def test_purging_under_load_disturbs_no_claim(database: Database, retention: Ret
     for runner in runners:
         runner.start()
     for runner in runners:
-        runner.join(60)
-    relay.join(60)
+        runner.join(DEADLINE)
+    relay.join(DEADLINE)
     stop.set()
     # Then every row is claimed once, in its order, and whatever one runner left the next run deletes
     assert claimed == pending

@@ -12,6 +12,8 @@ from tests.services.programs import newest
 
 _PROVIDERS: Final = ("/usr/lib/galera", "/usr/lib64/galera*", "/usr/lib/*/galera*")
 _REMEDY: Final = "install it beside MariaDB (Debian: apt-get install galera-4 rsync)"
+#: A node that stands still for a while, as on a busy machine, stays in the group; by default for five seconds.
+_PATIENT: Final = ";evs.suspect_timeout=PT60S;evs.inactive_timeout=PT90S"
 
 
 class GaleraNode(MariaDB):
@@ -37,6 +39,7 @@ class GaleraNode(MariaDB):
         group, increments, state = self.ports
         others = f"127.0.0.1:{self._beside.ports[0]}" if self._beside else ""
         provider = f"gmcast.listen_addr=tcp://127.0.0.1:{group};ist.recv_addr=127.0.0.1:{increments};gcache.size=32M"
+        provider += _PATIENT
         return [
             *super().command(),
             "--wsrep-on=ON",
