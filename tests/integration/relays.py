@@ -85,12 +85,19 @@ class RelayProcess:
 
     def __enter__(self) -> Self:
         self.start()
-        expect_soon(self.ready, "the relay is ready", within=DEADLINE)
+        try:
+            expect_soon(self.ready, "the relay is ready", within=DEADLINE)
+        except BaseException:
+            self._end()  # nobody else does: a process that is left makes a test fail that comes later
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         assert self._process is not None
         if self._process.poll() is None:
             self._process.kill()

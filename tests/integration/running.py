@@ -72,7 +72,7 @@ class RunningRelay:
         self._database = database
         settings = {**QUICK, "origin": "tests", **settings}
         self.daemon = relay.wiring.build(Settings(**settings), database, self.broker, vitals=self.vitals)  # type: ignore[arg-type]
-        self._thread = threading.Thread(target=self.daemon.run)
+        self._thread = threading.Thread(target=self.daemon.run, daemon=True)  # a test that fails does not stop it
 
     def __enter__(self) -> Self:
         self.starts()
