@@ -20,9 +20,11 @@ from outbox.consumer.redis_inbox import RedisInbox
 from outbox.errors import SettingsError
 from outbox.identity import fresh_token
 from outbox.schema import outbox as outbox_table
+from tests.integration.consumer.leases import LEASE, nearly_over, renewed_in, renewing_all_the_time
 from tests.integration.consumer.shop import count, effects, keys_done, reasons, record, rows
 from tests.integration.strategies.rig import asynchronous
 from tests.unit.consumer.fakes import delivery
+from tests.waiting import expect_soon
 
 RECEIVED = delivery(keys=("k",), body=b"same")
 
@@ -152,18 +154,22 @@ def test_a_plain_function_may_stand_beside_coroutines(asynchronous: AsyncEngine,
 
 
 def test_a_coroutine_under_a_lease(asynchronous: AsyncEngine, engine: Engine) -> None:
-    inbox = LeasedInbox(asynchronous, consumer="stock", lease=2)
+    # Given a coroutine that works until its lease, which was nearly over, is renewed by another thread
+    inbox = LeasedInbox(asynchronous, consumer="stock", lease=LEASE)
+    renewing_all_the_time(inbox)
 
     @inbox.handler(topic="payments")
     async def on_paid(message: Message, lease: AsyncLease) -> None:
-        # Longer than the lease: it is renewed by another thread
-        await asyncio.sleep(2.5)
+        await asyncio.to_thread(nearly_over, engine)
+        await asyncio.to_thread(expect_soon, lambda: renewed_in(engine), "renewed")
         lease.check()
         async with lease.transaction() as session:
             await writes(message, session)
 
+    # When its message comes twice / Then it has one effect
     assert [inbox.process(RECEIVED), inbox.process(RECEIVED)] == [Processed(), Duplicate()]
     assert keys_done(engine) == ["k"]
+    expect_soon(lambda: inbox._execution._keeper._thread is None, "nothing is renewed on a loop that ends")
     inbox.close()
 
 

@@ -1,6 +1,5 @@
 """Long handlers under a lease: renewed while they work, succeeded when they die, fenced when they come back."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,12 +25,15 @@ from outbox.consumer.leases import Busy, Claimed, Finished
 from outbox.consumer.schema import inbox as inbox_table
 from outbox.consumer.state_table import StateTable, finish
 from outbox.store.clock import utc_after
+from tests.integration.consumer.leases import LEASE, Clock, nearly_over, renewed, renewed_in, renewing_all_the_time
 from tests.integration.consumer.shop import effects, keys_done, record, shop
 from tests.integration.consumer.test_processes import child, line
 from tests.unit.consumer.fakes import delivery
+from tests.waiting import expect_soon
 
 CLAIM = Claim.of("stock", Message.of(delivery(keys=("k",), body=b"same"), "k"))
 RECEIVED = delivery(keys=("k",), body=b"same")
+HOUR = 3600.0
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def lease_over(engine: Engine) -> None:
 
 
 def claimed(table: StateTable) -> int:
-    taken = table.claim(CLAIM, 60)
+    taken = table.claim(CLAIM, HOUR)
     assert isinstance(taken, Claimed)
     return taken.token
 
@@ -78,9 +80,9 @@ def test_a_key_has_one_owner_until_its_lease_is_over(engine: Engine, table: Stat
     # Given an owner
     first = claimed(table)
     # When another one claims / Then it is told how long to wait
-    busy = table.claim(CLAIM, 60)
+    busy = table.claim(CLAIM, HOUR)
     assert isinstance(busy, Busy)
-    assert 50 < busy.remaining <= 60
+    assert HOUR / 2 < busy.remaining <= HOUR
     # When the lease is over / Then it is succeeded, under a higher token, and the attempts are counted
     lease_over(engine)
     second = claimed(table)
@@ -121,43 +123,51 @@ def test_without_the_token_a_zombie_s_effect_would_stay(engine: Engine, table: S
     assert keys_done(engine) == ["k", "k"]
 
 
-def test_a_lease_is_renewed_for_as_long_as_the_handler_works(engine: Engine) -> None:
+def test_a_lease_is_renewed_for_as_long_as_the_handler_works(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a handler that works for several times its lease, while others try
-    seen: list[Outcome] = []
+    clock, seen = Clock(monkeypatch), list[Outcome]()
     other = leased(engine, writes)
 
     def slow(message: Message, lease: FencedLease) -> None:
-        end = time.monotonic() + 4
-        while time.monotonic() < end:
-            time.sleep(0.2)
+        def is_renewed() -> bool:
             lease.check()
             seen.append(other.process(RECEIVED))
+            return renewed_in(engine) and renewed(lease, clock)
+
+        for _ in range(5):
+            clock.passes()
+            nearly_over(engine)
+            expect_soon(is_renewed, "renewed")
         writes(message, lease)
 
+    inbox = leased(engine, slow, lease=LEASE)
+    renewing_all_the_time(inbox)
     # When it is done
-    assert leased(engine, slow, lease=1.5).process(RECEIVED) == Processed()
+    assert inbox.process(RECEIVED) == Processed()
     # Then nobody else has had the key
     assert {type(outcome) for outcome in seen} == {InProgress}
     assert keys_done(engine) == ["k"]
 
 
-def test_a_handler_that_lost_its_lease_is_told_and_nothing_is_kept(engine: Engine, table: StateTable) -> None:
-    # Given a handler whose key is claimed by another while it works
+def test_a_handler_that_lost_its_lease_is_told_and_nothing_is_kept(engine: Engine) -> None:
+    # Given a handler whose key another one has while it works
     stopped = False
 
     def robbed(message: Message, lease: FencedLease) -> None:
         nonlocal stopped
-        lease_over(engine)
-        claimed(table)
-        while lease.held:
-            time.sleep(0.02)
+        with engine.begin() as connection:
+            other = {"token": inbox_table.c.token + 1, "lease_until": utc_after(LEASE)}
+            connection.execute(inbox_table.update().values(other))
+        expect_soon(lambda: not lease.held, "told")
         with pytest.raises(LeaseLost):
             lease.check()
         stopped = True
         writes(message, lease)
 
+    inbox = leased(engine, robbed, lease=LEASE)
+    renewing_all_the_time(inbox)
     # When it goes on all the same / Then its effect is refused
-    outcome = leased(engine, robbed, lease=0.3).process(RECEIVED)
+    outcome = inbox.process(RECEIVED)
     assert isinstance(outcome, Retry)
     assert stopped
     assert keys_done(engine) == []
@@ -235,9 +245,6 @@ def killed(migrated_url: str, engine: Engine) -> Iterator[None]:
 @pytest.mark.usefixtures("killed")
 def test_a_dead_owner_is_succeeded(engine: Engine) -> None:
     inbox = leased(engine, writes)
-    end = time.monotonic() + 60
-    while isinstance(inbox.process(RECEIVED), InProgress):
-        assert time.monotonic() < end, "the key of a dead process was never freed"
-        time.sleep(0.1)
+    expect_soon(lambda: inbox.process(RECEIVED) == Processed(), "the key of a dead process is free")
     assert keys_done(engine) == ["k"]
     assert row(engine).attempts == 2

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,7 +12,6 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry as Again
 
-from outbox.clock import monotonic
 from outbox.consumer import Duplicate, InProgress, LeaseLost, Message, Outcome, Park, Processed, Retry
 from outbox.consumer.claims import Claim
 from outbox.consumer.leases import Busy, Claimed, Finished, Lease
@@ -21,6 +21,7 @@ from outbox.errors import SettingsError
 from outbox.identity import fresh_token
 from tests.crash.proxy import Proxy
 from tests.forked import in_a_child, knows_of_threads, needs_fork
+from tests.integration.consumer.leases import LEASE, LEFT, MORE, Clock, await_renewal, renewed, renewing_all_the_time
 from tests.services.ports import free_port
 from tests.services.redis import Redis as Server
 from tests.services.require import require
@@ -28,7 +29,6 @@ from tests.unit.consumer.fakes import delivery
 from tests.waiting import expect_soon
 
 RECEIVED = delivery(keys=("k",), body=b"same")
-LEASE = 1.0
 Handler = Callable[[Message, Lease], object]
 
 
@@ -88,22 +88,29 @@ def test_a_key_that_expires_while_the_naive_handler_works_lets_a_second_one_in(r
     assert (outer.effects, inner.effects) == (1, 1)
 
 
-def test_a_lease_is_renewed_while_the_handler_works(redis: Redis, name: str) -> None:
+def test_a_lease_is_renewed_while_the_handler_works(
+    redis: Redis, name: str, claim: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Given a handler that works for several times its lease, while another process tries
-    seen: list[Outcome] = []
-    other = consumer(redis, name, Work())
+    clock, seen = Clock(monkeypatch), list[Outcome]()
+    other, key = consumer(redis, name, Work()), redis_key(claim.consumer, claim.key)
 
-    def long() -> None:
-        end = time.monotonic() + 3
-        while time.monotonic() < end:
-            time.sleep(0.2)
+    def long(_message: Message, lease: Lease) -> None:
+        def is_renewed() -> bool:
+            lease.check()
             seen.append(other.process(RECEIVED))
+            return bool(redis.pttl(key) > 1000 * MORE) and renewed(lease, clock)
 
-    work = Work(long)
+        for _ in range(5):
+            clock.passes()
+            redis.pexpire(key, int(1000 * LEFT))
+            expect_soon(is_renewed, "renewed")
+
+    inbox = consumer(redis, name, long, lease=LEASE)
+    renewing_all_the_time(inbox)
     # When it is done / Then nobody else came in
-    assert consumer(redis, name, work, lease=1.2).process(RECEIVED) == Processed()
+    assert inbox.process(RECEIVED) == Processed()
     assert {type(outcome) for outcome in seen} == {InProgress}
-    assert work.effects == 1
 
 
 def test_check_then_mark_in_two_commands_lets_both_in(redis: Redis, name: str) -> None:
@@ -139,10 +146,7 @@ def test_the_message_of_an_owner_that_died_comes_to_the_next(redis: Redis, name:
     work = Work()
     inbox = consumer(redis, name, work)
     # When others try until the lease is over / Then one of them does it
-    end = time.monotonic() + 30
-    while isinstance(inbox.process(RECEIVED), InProgress):
-        assert time.monotonic() < end, "the key of a dead owner was never freed"
-        time.sleep(0.05)
+    expect_soon(lambda: inbox.process(RECEIVED) == Processed(), "the key of a dead owner is free")
     assert work.effects == 1
 
 
@@ -198,39 +202,57 @@ def network(redis_server: str) -> Iterator[Proxy]:
     proxy.close()
 
 
-def behind(network: Proxy, name: str, handler: Handler, lease: float = 1.0) -> RedisInbox:
-    """A consumer that waits for Redis' answers for a short time, each question being asked once."""
-    client = Redis(port=network.address[1], socket_timeout=0.3, retry=Again(NoBackoff(), 0))
-    return consumer(client, name, handler, lease=lease)
+def behind(network: Proxy, name: str, handler: Handler) -> RedisInbox:
+    """A consumer that asks Redis each question once."""
+    return consumer(Redis(port=network.address[1], socket_timeout=60, retry=Again(NoBackoff(), 0)), name, handler)
 
 
-def test_a_claim_whose_answer_was_lost_is_nobody_s_until_its_lease_is_over(network: Proxy, name: str) -> None:
-    # Given a claim that Redis has carried out, while the consumer hears nothing
-    work = Work()
-    inbox = behind(network, name, work, lease=3.0)
+@contextmanager
+def losing_the_answer(redis: Redis, network: Proxy, key: bytes, value: bytes) -> Iterator[None]:
+    """The connections end, of which answers are lost, once Redis has carried the question out."""
+
+    def cut() -> None:
+        expect_soon(lambda: (redis.get(key) or b"").startswith(value), "carried out")
+        network.cut()
+
+    cutting = threading.Thread(target=cut)
+    cutting.start()
+    yield
+    cutting.join()
+
+
+def test_a_claim_whose_answer_was_lost_is_nobody_s_until_its_lease_is_over(
+    redis: Redis, network: Proxy, name: str, claim: Claim
+) -> None:
+    # Given a claim that Redis, which has the scripts, has carried out, while the consumer hears nothing
+    work, key = Work(), redis_key(claim.consumer, claim.key)
+    assert consumer(redis, f"{name}-before", Work()).process(RECEIVED) == Processed()
+    inbox = behind(network, name, work)
     inbox.forget("another")
     network.swallow_answers()
-    outcome = inbox.process(RECEIVED)
+    with losing_the_answer(redis, network, key, b"P|"):
+        outcome = inbox.process(RECEIVED)
     assert isinstance(outcome, Retry)
     assert outcome.outage
     assert work.effects == 0
     # When the message is tried again / Then the key is busy for as long as the lease, and then it is done, once
-    network.cut()
-    seen = [inbox.process(RECEIVED)]
-    assert isinstance(seen[0], InProgress)
-    expect_soon(lambda: inbox.process(RECEIVED) == Processed(), "processed once the lease is over", within=30)
+    assert isinstance(inbox.process(RECEIVED), InProgress)
+    redis.pexpire(key, 1)
+    expect_soon(lambda: inbox.process(RECEIVED) == Processed(), "processed once the lease is over")
     assert work.effects == 1
 
 
-def test_a_completion_whose_answer_was_lost_is_remembered(redis: Redis, network: Proxy, name: str) -> None:
+def test_a_completion_whose_answer_was_lost_is_remembered(
+    redis: Redis, network: Proxy, name: str, claim: Claim
+) -> None:
     # Given an effect whose completion Redis, which has the scripts, has carried out, while the consumer hears nothing
     assert consumer(redis, f"{name}-before", Work()).process(RECEIVED) == Processed()
     work = Work(network.swallow_answers)
     inbox = behind(network, name, work)
-    assert isinstance(inbox.process(RECEIVED), Retry)
-    network.cut()
+    with losing_the_answer(redis, network, redis_key(claim.consumer, claim.key), b"D|"):
+        assert isinstance(inbox.process(RECEIVED), Retry)
     # When the message comes again / Then it is known
-    expect_soon(lambda: inbox.process(RECEIVED) == Duplicate(), "known", within=30)
+    assert inbox.process(RECEIVED) == Duplicate()
     assert work.effects == 1
 
 
@@ -262,13 +284,14 @@ def test_an_owner_that_lost_its_key_is_told(redis: Redis, name: str, claim: Clai
     def robbed(_message: Message, lease: Lease) -> None:
         redis.delete(redis_key(claim.consumer, claim.key))
         assert isinstance(RedisClaims(redis, 60).claim(claim, 60), Claimed)
-        while lease.held:
-            time.sleep(0.02)
+        expect_soon(lambda: not lease.held, "told")
         with pytest.raises(LeaseLost):
             lease.check()
         lost.append(True)
 
-    outcome = consumer(redis, name, robbed, lease=0.3).process(RECEIVED)
+    inbox = consumer(redis, name, robbed)
+    renewing_all_the_time(inbox)
+    outcome = inbox.process(RECEIVED)
     assert isinstance(outcome, Retry)
     assert not outcome.outage
     assert lost == [True]
@@ -282,16 +305,17 @@ def test_a_forked_child_renews_its_own_leases_and_has_a_loop_of_its_own(redis: R
 
     async def on_paid(message: Message, lease: Lease) -> None:
         entered.set()
-        end = monotonic() + 1.5 * LEASE
-        while monotonic() < end or (message.key == "k" and not go.is_set()):
+        await asyncio.to_thread(await_renewal, lease)
+        while message.key == "k" and not go.is_set():
             await asyncio.sleep(0.02)
         held.append(lease.held)
 
-    inbox = consumer(redis, name, on_paid, lease=LEASE)
+    inbox = consumer(redis, name, on_paid)
+    renewing_all_the_time(inbox)
     thread = threading.Thread(target=inbox.process, args=(RECEIVED,))
     thread.start()
     assert entered.wait(60)
-    # When a child of it works for longer than a lease / Then that one is renewed, and its parent's is its parent's
+    # When a child of it works / Then its lease is renewed, and its parent's is its parent's
     other = delivery(keys=("other",))
     assert in_a_child(lambda: (inbox.process(other), held)) == "(Processed(), [True])"
     assert in_a_child(lambda: len(inbox._execution._keeper._leases)) == "0"
@@ -311,10 +335,11 @@ def test_a_lease_that_no_thread_could_be_started_for_is_given_back(
     held = list[bool]()
 
     def on_paid(_message: Message, lease: Lease) -> None:
-        time.sleep(1.5 * LEASE)
+        await_renewal(lease)
         held.append(lease.held)
 
-    inbox = consumer(redis, name, on_paid, lease=LEASE)
+    inbox = consumer(redis, name, on_paid)
+    renewing_all_the_time(inbox)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         assert inbox.process(RECEIVED) == Retry("RuntimeError: can't start new thread")
