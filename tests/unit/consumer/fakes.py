@@ -9,7 +9,8 @@ from outbox.clock import monotonic
 from outbox.consumer import Outcome, Processed
 from outbox.identity import unique_ids
 
-DEADLINE = 20.0
+#: Generous: the machine may be busy.
+DEADLINE = 120.0
 
 
 def delivery(**fields: object) -> Delivery:

@@ -8,7 +8,6 @@ import pytest
 
 from outbox.brokers.base import BrokerClosed
 from outbox.brokers.source import Delivery
-from outbox.clock import monotonic
 from outbox.consumer import (
     Duplicate,
     Filtered,
@@ -25,6 +24,7 @@ from outbox.consumer import (
 from outbox.consumer.schedule import RETRY_DELAYS, delay_after, is_exhausted
 from outbox.errors import SettingsError
 from tests.unit.consumer.fakes import DEADLINE, FakeSource, FakeStrategy, delivery
+from tests.unit.consumer.running import Clock
 from tests.unit.consumer.running import running as in_a_thread
 from tests.waiting import expect_soon
 
@@ -199,44 +199,53 @@ def test_a_failing_strategy_is_a_retry_and_the_workers_live_on() -> None:
     assert sorted(source.acknowledged) == sorted(each.unique_id for each in messages)
 
 
-def test_running_and_waiting_messages_stay_invisible() -> None:
+def test_running_and_waiting_messages_stay_invisible(monkeypatch: pytest.MonkeyPatch) -> None:
     # Given one worker, held up by the first of two messages
-    held_up, done = threading.Event(), threading.Event()
+    clock, done = Clock(monkeypatch), threading.Event()
 
     def policy(_: Delivery) -> Outcome:
-        held_up.set()
         done.wait(DEADLINE)
         return Processed()
 
     source = FakeSource()
     invisible = 0.3
-    messages = [delivery(invisible_until=monotonic() + invisible) for _ in range(2)]
+    messages = [delivery(invisible_until=clock.now + invisible) for _ in range(2)]
+    wanted = sorted(each.unique_id for each in messages)
     source.put(*messages)
     settings = RunnerSettings(threads=1, invisible=invisible, receive_wait=0.02)
     with running(source, FakeStrategy(policy), settings):
-        # When that takes many times the invisible time
-        wanted = {each.unique_id for each in messages}
-        source.expect(lambda: all(source.renewals.count(each) >= 5 for each in wanted), "both renewed")
+        # When that takes several times the invisible time
+        for times in range(1, 10):
+            clock.now += invisible / 2
+            source.expect(lambda times=times: sorted(source.renewals) == sorted(wanted * times), "both renewed")  # type: ignore[misc]
         done.set()
         # Then both are acknowledged under their latest receipts
-        source.expect(lambda: set(source.acknowledged) == wanted, "acknowledged")
+        source.expect(lambda: sorted(source.acknowledged) == wanted, "acknowledged")
 
 
-def test_a_lost_message_is_not_worked_on() -> None:
+@pytest.mark.parametrize("passes", [0.2, 0.4], ids=["refused", "lapsed"])
+def test_a_lost_message_is_not_worked_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, passes: float
+) -> None:
     # Given a broker that extends nothing, and a worker held up by the first of two messages
     source, strategy = FakeSource(refuses_renewal=True, redelivers=False), FakeStrategy()
-    gone = threading.Event()
+    clock, worked = Clock(monkeypatch), threading.Event()
 
     def policy(_: Delivery) -> Outcome:
-        expect_soon(lambda: monotonic() > first.invisible_until)  # and with it the waiting one's
-        gone.set()
+        # When the other one's time is up, or is not extended, and this one's is up
+        clock.now += passes
+        if passes < invisible:
+            expect_soon(lambda: f"{waiting.unique_id}: its invisible time could not be extended" in caplog.text)
+        clock.now += 2
+        worked.set()
         return Processed()
 
-    strategy.policy = policy
-    first, waiting = (delivery(invisible_until=monotonic() + lasts) for lasts in (2, 0.3))
+    strategy.policy, invisible = policy, 0.3
+    first, waiting = (delivery(invisible_until=clock.now + lasts) for lasts in (2, invisible))
     source.put(first, waiting)
-    with running(source, strategy, RunnerSettings(threads=1, invisible=0.3, receive_wait=0.02)):
-        assert gone.wait(DEADLINE)
+    with running(source, strategy, RunnerSettings(threads=1, invisible=invisible, receive_wait=0.02)):
+        assert worked.wait(DEADLINE)
+        expect_soon(lambda: f"{waiting.unique_id}: it was not ours any more" in caplog.text)
     # Then the waiting one is left to whoever receives it next, and nothing is said under expired receipts
     assert strategy.processed == [first.unique_id]
     assert source.acknowledged == []
