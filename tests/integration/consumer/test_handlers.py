@@ -10,14 +10,12 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from outbox.clock import monotonic
 from outbox.consumer import Duplicate, InProgress, Message, Outcome, Park, Processed, Retry
 from outbox.consumer.schema import inbox as inbox_table
 from outbox.store.database import Database
 from tests.integration.consumer.shop import Step, keys_done, record, rows, shop, stock
 from tests.unit.consumer.fakes import delivery
-
-DEADLINE = 30.0
+from tests.waiting import expect_soon
 
 
 def once(misstep: Step) -> Step:
@@ -48,13 +46,16 @@ def twice(url: str, step: Step) -> tuple[Outcome, Outcome]:
 
     A connection that was thrown away frees its key a moment later, when the server notices.
     """
-    inbox, received = shop(url, step), delivery(keys=("k",))
+    inbox, received = shop(url, step, lock_timeout=20), delivery(keys=("k",))
     try:
-        first, second = inbox.process(received), inbox.process(received)
-        deadline = monotonic() + DEADLINE
-        while isinstance(second, InProgress) and monotonic() < deadline:
-            second = inbox.process(received)
-        return first, second
+        first, others = inbox.process(received), list[Outcome]()
+
+        def is_free() -> bool:
+            others.append(inbox.process(received))
+            return not isinstance(others[-1], InProgress)
+
+        expect_soon(is_free, "its key is free")
+        return first, others[-1]
     finally:
         inbox.close()
 

@@ -36,7 +36,7 @@ def refuse(_message: Message, _session: Session) -> None:
 
 
 def batched(engine: Engine, work: Work) -> BatchInbox:
-    inbox = BatchInbox(engine, consumer="stock")
+    inbox = BatchInbox(engine, consumer="stock", lock_timeout=20)
     inbox.handler(topic="payments")(work)
     return inbox
 

@@ -23,6 +23,7 @@ from tests.integration.conftest import Copies
 from tests.integration.consumer.shop import keys_done, metadata, record, rows, shop
 from tests.integration.strategies.rig import asynchronous
 from tests.unit.consumer.fakes import DEADLINE, delivery
+from tests.waiting import expect_soon
 
 FIRST = delivery(keys=("k",), body=b"same")
 CLAIM = Claim("stock", b"k", "payments", b"h" * 32)
@@ -33,7 +34,7 @@ PREPARED = sa.text("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 
 def engine(postgresql_copies: Copies) -> Iterator[Engine]:
     """One back end is enough here; of one connection, so that what it remembers shows."""
     with postgresql_copies(None) as url:  # type: ignore[arg-type]
-        database = Database(url, pool_size=1, statement_timeout=20)
+        database = Database(url, pool_size=1, statement_timeout=DEADLINE)
         metadata.create_all(database.engine)
         yield database.engine
         database.close()
@@ -139,7 +140,7 @@ def test_the_key_of_one_that_rolled_back_is_free(engine: Engine, other: Connecti
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_writer_that_knows_nothing_of_the_lock_is_waited_for(engine: Engine, other: Connection, end: str) -> None:
     # Given a row of the key that another program has inserted, and not committed
-    inbox, outcomes = shop(engine), list[object]()
+    inbox, outcomes = shop(engine, lock_timeout=DEADLINE), list[object]()
     row = Claim.of("stock", _message()).columns() | {"received_at": utc_now(), "done_at": utc_now()}
     other.execute(inbox_table.insert().values(row))
     # When the key is delivered, and the other one ends
@@ -382,10 +383,9 @@ def _until_somebody_waits(connection: Connection) -> None:
     waiting = sa.text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
-    done = threading.Event()
-    for _ in range(int(DEADLINE / 0.02)):
+
+    def somebody_waits() -> bool:
         connection.execute(sa.text("SELECT pg_stat_clear_snapshot()"))
-        if connection.execute(waiting).scalar_one():
-            return
-        done.wait(0.02)
-    raise AssertionError("nobody waits")
+        return bool(connection.execute(waiting).scalar_one())
+
+    expect_soon(somebody_waits, "somebody waits")

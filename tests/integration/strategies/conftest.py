@@ -12,7 +12,7 @@ from tests.integration.strategies.rig import RIGS, StrategyRig, Surroundings
 @pytest.fixture
 def engine(migrated_url: str) -> Iterator[Engine]:
     """Where effects are counted."""
-    database = Database(migrated_url)
+    database = Database(migrated_url, lock_timeout=20, statement_timeout=20)
     yield database.engine
     database.close()
 

@@ -39,7 +39,7 @@ RECEIVED: Final = delivery(keys=("k",), body=b"same")
 
 
 def leased(engine: Engine, work: Work) -> Executing:
-    inbox = LeasedInbox(engine, consumer="stock", lock_timeout=0.2)
+    inbox = LeasedInbox(engine, consumer="stock", lock_timeout=20)
 
     @inbox.handler(topic="payments")
     def on_paid(message: Message, lease: FencedLease) -> None:
@@ -50,7 +50,7 @@ def leased(engine: Engine, work: Work) -> Executing:
 
 
 def business(engine: Engine, work: Work) -> Executing:
-    consumer = BusinessConsumer(engine, consumer="stock", lock_timeout=0.2)
+    consumer = BusinessConsumer(engine, consumer="stock", lock_timeout=20)
 
     @consumer.handler(topic="payments")
     def on_paid(message: Message, session: Session) -> Processed:
@@ -61,7 +61,7 @@ def business(engine: Engine, work: Work) -> Executing:
 
 
 def batch(engine: Engine, work: Work) -> Executing:
-    inbox = BatchInbox(engine, consumer="stock", lock_timeout=0.2)
+    inbox = BatchInbox(engine, consumer="stock", lock_timeout=20)
 
     @inbox.handler(topic="payments")
     def on_paid(messages: Sequence[Message], session: Session) -> None:
@@ -93,8 +93,8 @@ def once(misstep: Work) -> Work:
 
 
 @contextmanager
-def opened(url: str) -> Iterator[Engine]:
-    database = Database(url, statement_timeout=0.5)
+def opened(url: str, statement_timeout: float = 20) -> Iterator[Engine]:
+    database = Database(url, lock_timeout=20, statement_timeout=statement_timeout)
     metadata.create_all(database.engine)
     with closing(database):
         yield database.engine
@@ -127,7 +127,7 @@ def test_a_transient_error_undoes_everything_and_is_a_retry(
 @EVERYWHERE
 def test_a_busy_sqlite_is_a_retry(request: pytest.FixtureRequest, form: str, tmp_path: Path) -> None:
     # Given a file that somebody else writes to for longer than the busy time-out
-    with request.getfixturevalue("sqlite_copies")(tmp_path) as url, opened(url) as engine:
+    with request.getfixturevalue("sqlite_copies")(tmp_path) as url, opened(url, 0.5) as engine:
         consumer = FORMS[form](engine, record)
         with sqlite3.connect(str(sa.make_url(url).database), isolation_level=None) as other:
             other.execute("BEGIN IMMEDIATE")
