@@ -43,6 +43,8 @@ class Plan:
     redis: str
     scope: str
     members: tuple[Member, ...]
+    #: Seconds.
+    lease: float = LEASE
 
     def text(self) -> str:
         """For the command line."""
@@ -68,7 +70,7 @@ def say(text: str) -> None:
 def surroundings(member: Member, plan: Plan) -> Surroundings:
     """Each consumer has connections of its own."""
     database = Database(member.database, statement_timeout=60, pool_size=4)
-    return Surroundings(database.engine, lambda: plan.redis, plan.scope, LEASE)
+    return Surroundings(database.engine, lambda: plan.redis, plan.scope, plan.lease)
 
 
 def consume(member: Member, plan: Plan, striker: Striker) -> None:

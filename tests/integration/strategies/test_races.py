@@ -17,13 +17,15 @@ from outbox.identity import fresh_token
 from outbox.store.database import Database
 from tests.crash.clock import datefudge, shifted
 from tests.integration.consumer.shop import keys_done, metadata
-from tests.integration.strategies.crash_child import LEASE, Member, Plan
+from tests.integration.strategies.crash_child import Member, Plan
 from tests.integration.strategies.crash_points import Point
 from tests.integration.strategies.rig import RIGS, StrategyRig, Surroundings
 from tests.unit.consumer.fakes import delivery
 from tests.waiting import expect_soon
 
 ROOT: Final = Path(__file__).parents[3]
+#: Seconds; more than a machine stands still, and less than an hour.
+LEASE: Final = 9.0
 KEYS: Final = [f"k{number}" for number in range(5)]
 #: ``Inbox`` itself races in ``test_processes.py``.
 STRATEGIES: Final = {
@@ -79,7 +81,7 @@ def test_one_key_has_one_effect_in_every_strategy(
         engine = prepared(stack, url)
         # Given processes with the same consumers
         members = tuple(Member(strategy, strategy, url) for strategy in STRATEGIES[dialect])
-        plan = Plan(Point.NONE.value, "", redis_server, fresh_token(), members)
+        plan = Plan(Point.NONE.value, "", redis_server, fresh_token(), members, lease=60)
         racers = [stack.enter_context(racing(plan, KEYS)) for _ in range(processes)]
         for member in members:
             # When they go for the same keys at the same moment
@@ -107,7 +109,7 @@ def test_a_clock_that_is_an_hour_wrong_changes_no_lease(
         prepared(stack, url)
         # Given an owner of a key whose clock is wrong, under leases that are renewed, in Redis and in the database
         members = tuple(Member(strategy, strategy, url) for strategy in ("redis", "leased", "cached_leased"))
-        plan = Plan(Point.NONE.value, "", redis_server, fresh_token(), members)
+        plan = Plan(Point.NONE.value, "", redis_server, fresh_token(), members, lease=LEASE)
         holder = stack.enter_context(racing(plan, ["k"], "hold", shifted(library, 3600 * hours)))
         assert [line(holder) for _ in members] == ["here"] * len(members)
         # When others come whose clock is right, or wrong in the other direction / Then they find it in progress
@@ -131,7 +133,7 @@ def opened(stack: ExitStack, plan: Plan, url: str, member: Member) -> StrategyRi
     """The same consumer in this process."""
     database = Database(url)
     stack.callback(database.close)
-    return RIGS[member.strategy](Surroundings(database.engine, lambda: plan.redis, plan.scope, LEASE))
+    return RIGS[member.strategy](Surroundings(database.engine, lambda: plan.redis, plan.scope, plan.lease))
 
 
 def taken(rig: StrategyRig, name: str) -> Outcome:
