@@ -26,6 +26,8 @@ from tests.unit.consumer.fakes import FakeSource, delivery
 
 #: Seconds for which ``hold`` keeps a message invisible between two renewals.
 HELD = 3.0
+#: Retries of ``lanes``: one that waits for a process that stands still uses them up, and none may be its last.
+MANY = 10_000
 
 
 def say(text: str) -> None:
@@ -122,7 +124,7 @@ def lanes(url: str, broker_url: str, group: str, topic: str, seed: str) -> None:
             raise ValueError("after the effect")
 
     source = open_source(load(broker_url=broker_url, origin="orders", invisible=HELD, orderly=True), [topic], group)
-    settings = RunnerSettings(invisible=HELD, receive_wait=0.2, retry_delays=(0.05, 0.1) * 8)
+    settings = RunnerSettings(invisible=HELD, receive_wait=0.2, retry_delays=(0.1,) * MANY)
     Runner(source, inbox, settings).run(threading.Event())
 
 

@@ -19,6 +19,7 @@ from tests.contracts.remoting_rig import (
     remoting_topics,  # noqa: F401 -- a fixture
 )
 from tests.contracts.rig import Rig, message
+from tests.integration.consumer.child import MANY
 from tests.integration.consumer.shop import effects_in_order, record
 from tests.integration.consumer.test_processes import child
 from tests.integration.consumer.test_sources import SETTINGS, consuming, store  # noqa: F401 -- a fixture
@@ -36,7 +37,7 @@ def send(rig: Rig, topic: str) -> None:
     """Each lane's messages one after another."""
     broker = rig.open(rig.fresh_group())
     for number in range(EACH):
-        outcomes = broker.send([message(topic, key=f"{lane}-{number}", lane=lane) for lane in LANES], timeout=10)
+        outcomes = broker.send([message(topic, key=f"{lane}-{number}", lane=lane) for lane in LANES], timeout=60)
         assert {type(outcome) for outcome in outcomes} == {Sent}
 
 
@@ -98,7 +99,7 @@ def test_lanes_take_effect_in_order_across_a_crash_of_the_broker(
         if dice.random() < 0.2:
             raise ValueError("after the effect")
 
-    quick = replace(SETTINGS, retry_delays=(0.1,) * 16)
+    quick = replace(SETTINGS, retry_delays=(0.1,) * MANY)
     with consuming(rig, topic, group, store, step, orderly=True, settings=quick):
         # When the broker is killed, forgets acknowledgements of seconds, and comes back
         await_effects(store, 20)

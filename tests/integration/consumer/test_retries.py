@@ -8,16 +8,26 @@ import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from outbox.brokers.base import Sent
 from outbox.clock import monotonic
 from outbox.consumer import Message
 from tests.contracts.remoting_rig import remoting_rig, remoting_topics  # noqa: F401 -- fixtures
 from tests.contracts.rig import Rig, message
 from tests.integration.consumer.shop import effects_in_order, reasons, record
-from tests.integration.consumer.test_sources import SETTINGS, consuming, group, store, topic  # noqa: F401 -- fixtures
+from tests.integration.consumer.test_sources import (
+    DEADLINE,
+    SETTINGS,
+    consuming,
+    group,  # noqa: F401 -- a fixture
+    store,  # noqa: F401 -- a fixture
+    topic,  # noqa: F401 -- a fixture
+)
 from tests.waiting import expect_soon
 
 DELAYS = (0.5, 1.5)
-RETRYING = replace(SETTINGS, retry_delays=DELAYS)
+#: No delivery comes again by itself.
+LASTING = replace(SETTINGS, invisible=30.0)
+RETRYING = replace(LASTING, retry_delays=DELAYS)
 
 
 @pytest.fixture
@@ -30,7 +40,8 @@ def send(rig: Rig, topic: str, *keys: str) -> None:  # noqa: F811
     """One message after another, all in one lane."""
     broker = rig.open(rig.fresh_group())
     for key in keys:
-        broker.send([message(topic, key=key, body=key.encode())], timeout=10)
+        (outcome,) = broker.send([message(topic, key=key, body=key.encode())], timeout=60)
+        assert isinstance(outcome, Sent)
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["ordinary", "orderly"])
@@ -56,19 +67,19 @@ def test_retries_grow_until_a_dead_letter_whose_replays_are_absorbed(
     with consuming(rig, topic, group, store, step, orderly=orderly, settings=RETRYING) as watched:
         # When its retries are used up
         letters = f"%DLQ%{group}"
-        expect_soon(lambda: bool(rig.visible(letters)), "a dead letter", within=rig.deadline)
+        expect_soon(lambda: bool(rig.visible(letters)), "a dead letter", within=DEADLINE)
         # Then each try came after its delay, in an orderly group before the other message
         attempts, times = zip(*tries, strict=True)
         assert attempts == (1, 2, 3)
         gaps = [later - sooner for sooner, later in pairwise(times)]
         assert all(gap >= delay for gap, delay in zip(gaps, DELAYS, strict=True))
-        expect_soon(lambda: effects_in_order(store) == ["good"], "the other one took effect", within=rig.deadline)
+        expect_soon(lambda: effects_in_order(store) == ["good"], "the other one took effect", within=DEADLINE)
         # When the cause is mended, and the letter is replayed, twice
         mended.set()
         (letter,) = rig.visible(letters)
         assert (letter.key, letter.body) == ("bad", b"bad")
         send(rig, topic, letter.key, letter.key)
-        expect_soon(lambda: len(watched.acknowledged) == 3, "the other one and both replays", within=rig.deadline)
+        expect_soon(lambda: len(watched.acknowledged) == 3, "the other one and both replays", within=DEADLINE)
     # Then it took effect once, and the second replay did not reach the handler
     assert effects_in_order(store) == ["good", "bad"]
     assert len(tries) == 4
@@ -91,10 +102,10 @@ def test_a_lane_goes_on_past_a_message_that_is_parked(
             raise ValueError("always")
 
     send(rig, topic, "before", "bad", "after")
-    parking = replace(SETTINGS, retry_delays=(0.1, 0.1), after_retries="park")
+    parking = replace(LASTING, retry_delays=(0.1, 0.1), after_retries="park")
     # When it has
     with consuming(rig, topic, group, store, step, orderly=True, settings=parking) as watched:
-        expect_soon(lambda: len(watched.acknowledged) == 3, "all are acknowledged", within=rig.deadline)
+        expect_soon(lambda: len(watched.acknowledged) == 3, "all are acknowledged", within=DEADLINE)
     # Then it held its lane while it was tried, and lies in the table
     assert order == ["before", "bad", "bad", "bad", "after"]
     assert effects_in_order(store) == ["before", "after"]
