@@ -34,7 +34,7 @@ def cached(engine: Engine, redis_server: str) -> Cached:
     epoch = fresh_token()
 
     def make(url: str = redis_server, epoch: str = epoch, inner: Executing | None = None) -> CachedInbox:
-        return CachedInbox(inner or shop(engine), url, epoch=epoch)
+        return CachedInbox(inner or shop(engine), url, epoch=epoch, timeout=60)  # what is counted must not hang on it
 
     return make
 

@@ -35,14 +35,23 @@ def test_a_killed_server_costs_no_retries_and_no_effects(kind: type[Server], cap
         url = server.url if kind is Postgres else f"{server.url.partition('?')[0].rsplit('/', 1)[0]}/test_outage"
         prepared(server, url)
         source, stop = FakeSource(), threading.Event()
+        at_work, killed = threading.Event(), threading.Event()
+
+        def step(message: Message, session: Session) -> None:
+            record(message, session)
+            if len(source.acknowledged) >= 10:
+                at_work.set()
+                assert killed.wait(DEADLINE)
+
         first = [delivery(keys=(f"k{number:02}",)) for number in range(COUNT)]
         source.put(*[each for one in first for each in (one, replace(one, unique_id=f"{one.unique_id}-again"))])
-        inbox = shop(url)
+        inbox = shop(url, step, lock_timeout=DEADLINE)
         thread = threading.Thread(target=Runner(source, inbox, SETTINGS).run, args=(stop,))
         thread.start()
         # When the server is killed in the middle, and started again once the consumer has noticed
-        source.expect(lambda: len(source.acknowledged) >= 10, "at work")
+        assert at_work.wait(DEADLINE)
         server.kill()
+        killed.set()
         expect_soon(lambda: "the store is away" in caplog.text, "noticed", within=DEADLINE)
         server.restart()
         source.expect(lambda: len(source.acknowledged) == 2 * COUNT, "everything acknowledged")

@@ -42,7 +42,7 @@ class Bench:
 
     def __init__(self, url: str, pool: ThreadPoolExecutor) -> None:
         self.url = url
-        self.client = Redis.from_url(url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
+        self.client = Redis.from_url(url, socket_timeout=60, retry=Retry(NoBackoff(), 0))
         self.echo = self.client.register_script(_ECHO)
         self.trips = RoundTrips(self.client)
         self._pool = pool
@@ -57,9 +57,12 @@ class Bench:
         return held, first
 
     def followed(self, count: int) -> "tuple[Held, Future[Any], list[Future[Any]]]":
+        """The others wait in their order: the first of them leads the next trip."""
         held, first = self.leader()
-        others = [self.call(self.echo, f"k{number}") for number in range(count)]
-        self.waiting(count)
+        others: list[Future[Any]] = []
+        for number in range(count):
+            others.append(self.call(self.echo, f"k{number}"))
+            self.waiting(number + 1)
         return held, first, others
 
     def waiting(self, count: int) -> None:
@@ -204,7 +207,7 @@ class CountedPool(BlockingConnectionPool):
 
 def test_those_who_follow_each_other_use_one_connection_and_give_it_back(bench: Bench) -> None:
     # Given a client that may have one connection, and a Redis that knows the script
-    one = CountedPool.from_url(bench.url, max_connections=1, timeout=5)
+    one = CountedPool.from_url(bench.url, max_connections=1, timeout=60)
     bench.client.connection_pool = one
     bench.echo(keys=["known"], args=[""])
     one.taken = 0
