@@ -4,7 +4,7 @@
 FAILS handler calls in this process fail after their effect. ``child.py crash URL POINT`` processes the key "k" and
 stops at POINT, saying so, until it is killed. ``child.py lease URL SECONDS`` claims the key "k" under a lease and stops
 inside its handler. ``child.py hold URL BROKER_URL GROUP TOPIC`` consumes the topic and stops in every handler.
-``child.py lanes URL BROKER_URL GROUP TOPIC SEED`` consumes it as an orderly group, and fails at random.
+``child.py lanes URL BROKER_URL GROUP TOPIC SEED`` says so, consumes it as an orderly group, and fails at random.
 """
 
 import random
@@ -125,6 +125,7 @@ def lanes(url: str, broker_url: str, group: str, topic: str, seed: str) -> None:
 
     source = open_source(load(broker_url=broker_url, origin="orders", invisible=HELD, orderly=True), [topic], group)
     settings = RunnerSettings(invisible=HELD, receive_wait=0.2, retry_delays=(0.1,) * MANY)
+    say("ready")
     Runner(source, inbox, settings).run(threading.Event())
 
 

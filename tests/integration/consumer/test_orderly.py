@@ -21,7 +21,7 @@ from tests.contracts.remoting_rig import (
 from tests.contracts.rig import Rig, message
 from tests.integration.consumer.child import MANY
 from tests.integration.consumer.shop import effects_in_order, record
-from tests.integration.consumer.test_processes import child
+from tests.integration.consumer.test_processes import child, line
 from tests.integration.consumer.test_sources import SETTINGS, consuming, store  # noqa: F401 -- a fixture
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
@@ -65,7 +65,9 @@ def test_lanes_take_effect_in_order_whatever_fails_and_dies(
     with ExitStack() as stack:
         # When three consumers that fail at random work on them, and two of them are killed
         arguments = (url, f"rocketmq://{rocketmq}", group, topic)
-        first, second, _ = (stack.enter_context(child("lanes", *arguments, seed)) for seed in "abc")
+        consumers = [stack.enter_context(child("lanes", *arguments, seed)) for seed in "abc"]
+        assert [line(each) for each in consumers] == ["ready"] * 3
+        first, second, _ = consumers
         await_effects(store, 10)
         first.kill()
         await_effects(store, 30)
