@@ -132,7 +132,7 @@ def keys_done_by(connection: sa.engine.Connection) -> int:
 def test_a_live_owner_of_the_key_is_not_waited_for(migrated_url: str, engine: Engine, database: Database) -> None:
     # Given a handler that meets a second delivery of its own key, on another connection
     impatient = {} if database.dialect == "postgresql" else {"lock_timeout": 0.2, "statement_timeout": 0.2}
-    second = shop(migrated_url, **impatient)
+    second = shop(migrated_url, record, **impatient)
     outcomes = []
 
     def meeting(message: Message, session: Session) -> None:

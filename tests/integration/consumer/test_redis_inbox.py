@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -212,7 +213,7 @@ def losing_the_answer(redis: Redis, network: Proxy, key: bytes, value: bytes) ->
     """The connections end, of which answers are lost, once Redis has carried the question out."""
 
     def cut() -> None:
-        expect_soon(lambda: (redis.get(key) or b"").startswith(value), "carried out")
+        expect_soon(lambda: (cast("bytes | None", redis.get(key)) or b"").startswith(value), "carried out")
         network.cut()
 
     cutting = threading.Thread(target=cut)
