@@ -7,20 +7,36 @@ from typing import Any, Final, Self
 
 from outbox.brokers.remoting.commands import Code, Request
 from outbox.brokers.remoting.connections import Connections, Denied
+from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.questions import config, pull_fields, runtime
 from outbox.brokers.remoting.routes import NoRoute, Routes, split_addresses
 from outbox.brokers.remoting.stored import StoredMessage, decode_messages
 
 _READ_WRITE: Final = 6
 _PULL_FOUND: Final = 0
-_PULL_OFFSET_MOVED: Final = 21
+#: ``PULL_RETRY_IMMEDIATELY``, ``PULL_OFFSET_MOVED``: nothing here, there may be more at the offset that is told.
+_PULL_GO_ON: Final = (20, 21)
+#: ``PULL_NOT_FOUND``: the end of the queue.
+_PULL_END: Final = 19
+#: Seconds for an answer: a busy machine lets a server stand still for longer than a client would wait.
+_PATIENCE: Final = 30.0
+
+
+class PatientConnections(Connections):
+    """For what tests ask and arrange: a server that answers late is no fault to find there."""
+
+    def call(
+        self, address: str, code: int, ext: Mapping[str, str], body: bytes = b"", *, timeout: float = _PATIENCE
+    ) -> Frame:
+        """As the product's, and waits for longer."""
+        return super().call(address, code, ext, body, timeout=max(timeout, _PATIENCE))
 
 
 class Admin:
     """Questions and orders to a cluster; every call raises ``RemotingError`` where a server does not do its part."""
 
     def __init__(self, name_servers: str, connections: Connections | None = None) -> None:
-        self._connections = connections or Connections()
+        self._connections = connections or PatientConnections()
         self.routes = Routes(split_addresses(name_servers), self._connections)
 
     def __enter__(self) -> Self:
@@ -107,10 +123,12 @@ class Admin:
         offset = 0
         while True:
             answer = self._connections.call(address, Request.PULL_MESSAGE, pull_fields(topic, queue, offset))
+            if answer.code == _PULL_END:
+                return
             if answer.code == _PULL_FOUND:
                 yield from decode_messages(answer.body)
-            elif answer.code != _PULL_OFFSET_MOVED:
-                return
+            elif answer.code not in _PULL_GO_ON:  # busy, say: what was read so far is not all
+                raise Denied(address, answer)
             following = int(answer.ext["nextBeginOffset"])
             if following <= offset:
                 return

@@ -11,7 +11,7 @@ from outbox.brokers.remoting.connections import Away, Connections, RemotingError
 from outbox.brokers.remoting.routes import NoRoute, Routes, split_addresses
 from tests.services.errors import ServiceFailed
 from tests.services.ports import is_free
-from tests.services.rocketmq.admin import Admin
+from tests.services.rocketmq.admin import Admin, PatientConnections
 from tests.services.rocketmq.configuration import (
     CHECKS,
     PATIENT,
@@ -29,8 +29,8 @@ from tests.services.server import Server
 DEFAULT_VERSION: Final = "5.4.0"
 #: Created at the start: single topics are refused until the broker has registered, two at once are not.
 PROBES: Final = ("outbox-probe-a", "outbox-probe-b")
-#: Seconds within which a topic that was created has a route.
-ROUTE_DEADLINE: Final = 20.0
+#: Seconds within which a topic that was created has a route; generous, since the machine may be shared.
+ROUTE_DEADLINE: Final = 60.0
 _UPDATE_BROKER_CONFIG: Final = 25
 
 
@@ -44,7 +44,7 @@ def create_topics(
     *,
     queues: int = 8,
     message_type: str = "",
-    connect: Connect = Connections,
+    connect: Connect = PatientConnections,
 ) -> None:
     """Creates topics at every broker of a cluster and waits until each name server leads to all of them.
 
@@ -89,7 +89,7 @@ class JavaServer(Server):
         version: str,
         *,
         optimised: bool,
-        connect: Connect = Connections,
+        connect: Connect = PatientConnections,
         tls: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class BrokerServer(JavaServer):
         settings: Mapping[str, object],
         *,
         optimised: bool,
-        connect: Connect = Connections,
+        connect: Connect = PatientConnections,
         tls: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(version, optimised=optimised, connect=connect, tls=tls)
@@ -195,7 +195,7 @@ class RocketMQ:
         version: str = DEFAULT_VERSION,
         optimised: bool = False,
         settings: Mapping[str, object] | None = None,
-        connect: Connect = Connections,
+        connect: Connect = PatientConnections,
         tls: Mapping[str, object] | None = None,
     ) -> None:
         """``checks``: about one a second, or the broker's defaults; ``optimised``: for benchmarks, starts slower.
