@@ -16,9 +16,11 @@ from outbox.brokers.source import Delivery
 from outbox.consumer import Inbox, Message, RunnerSettings, run
 from outbox.identity import fresh_token, unique_ids
 from tests.acceptance.conftest import deployed, rocketmq_stack
-from tests.acceptance.deployment import Deployment
+from tests.acceptance.deployment import DEADLINE, Deployment, patient
 from tests.acceptance.shop import effects
 from tests.services.databases import fresh_database
+
+pytestmark = patient
 
 ORDERS = 30
 #: What the producer writes of them: each tenth is rolled back.
@@ -48,7 +50,7 @@ def consuming(namesrv: str, inbox: Inbox) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(DEADLINE)
     assert not thread.is_alive()
 
 
@@ -64,7 +66,6 @@ def failing_once(keys: list[str]) -> Callable[[str], None]:
     return check
 
 
-@pytest.mark.timeout(240)
 def test_what_a_handler_sends_on_is_sent_once(shop: Deployment, rocketmq: str) -> None:
     # Given orders, a handler that has an effect and sends on, at first in vain for some, and a consumer of that
     outbox, shipments = Outbox(origin="shop"), f"{shop.topic}-other"
@@ -87,7 +88,7 @@ def test_what_a_handler_sends_on_is_sent_once(shop: Deployment, rocketmq: str) -
         session.execute(effects.insert().values(key=f"shipped {message.key}"))
 
     # When a relay ships both topics, the first one's messages are repeated under other ids, and a relay is killed
-    assert shop.produce(ORDERS).wait(timeout=60) == 0
+    assert shop.produce(ORDERS).wait(timeout=DEADLINE) == 0
     relay = shop.outbox("relay")
     with consuming(rocketmq, paid), consuming(rocketmq, shipped):
         shop.wait("the orders to be visible", lambda: sorted(shop.visible()) == sorted(WRITTEN))

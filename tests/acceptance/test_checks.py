@@ -15,10 +15,16 @@ from outbox.lifecycle import State
 from outbox.store.claims import Claims
 from outbox.store.identity import Identity
 from tests.acceptance.conftest import deployed, rocketmq_stack
-from tests.acceptance.deployment import Deployment, group_of
+from tests.acceptance.deployment import Deployment, group_of, patient
 from tests.services.databases import fresh_database
 from tests.services.postgres import Postgres
 from tests.services.require import require
+
+pytestmark = patient
+
+#: Answers that leave a half as it is: the broker is told UNKNOWN. ``wait`` and ``contended`` are for a look-up or a
+#: write that got no turn in time, ``unknown`` is for a lease that lasts, ``error`` for a database that does not answer.
+LEAVE_OPEN = {"error", "unknown", "wait", "contended"}
 
 
 class Orphans:
@@ -70,14 +76,21 @@ def answers(shop: Deployment, checkback: "subprocess.Popen[bytes]", half: Half) 
     return re.findall(rf"checked half={half.half_id} times=\d+ (\w+)", shop.said(checkback))
 
 
+def before_commit(said: list[str]) -> set[str]:
+    """The answers before the one that lets the half out; a later one is about what no longer matters, such as that to a
+    check that was under way at that moment."""
+    return set(said[: said.index("commit")])
+
+
 def test_a_superseded_half_is_rolled_back(shop: Deployment, orphans: Orphans) -> None:
     # Given a half of an attempt that another one has replaced
     row_id, _ = orphans.leased_row("order-1", lease=600)
     half = orphans.half(row_id, "superseded", "order-1")
     # When a check-back process is asked
     checkback = shop.outbox("checkback")
-    # Then it is rolled back, and the row goes on as it was
-    shop.wait("the rollback", lambda: answers(shop, checkback, half) == ["rollback"])
+    # Then it is rolled back, however often it is asked about before the broker has done so; the row goes on as it was
+    shop.wait("the rollback", lambda: "rollback" in answers(shop, checkback, half))
+    assert set(answers(shop, checkback, half)) == {"rollback"}
     assert shop.visible() == []
     assert shop.states()[State.PENDING] == 1
 
@@ -93,12 +106,10 @@ def test_a_foreign_half_is_left_to_its_owner(shop: Deployment, orphans: Orphans)
     shop.wait("our own half", shop.finished)
     shop.wait("the foreign half", lambda: len(answers(shop, checkback, foreign)) > 1)
     assert set(answers(shop, checkback, foreign)) == {"foreign"}
-    # Ours by the first answer; a check that was under way at that moment asks once more, about what no longer matters
-    assert answers(shop, checkback, own)[0] == "commit"
-    assert shop.visible() == ["order-1"]
+    assert before_commit(answers(shop, checkback, own)) <= LEAVE_OPEN
+    assert shop.arrived(1) == ["order-1"]
 
 
-@pytest.mark.timeout(180)
 def test_with_the_database_stopped_every_check_is_unknown_and_nothing_is_lost(rocketmq: str, tmp_path: Path) -> None:
     with require(Postgres) as server, fresh_database(server.url) as url:
         shop = next(deployed(tmp_path, url, *rocketmq_stack(rocketmq)))
@@ -115,9 +126,8 @@ def test_with_the_database_stopped_every_check_is_unknown_and_nothing_is_lost(ro
             # Then the half lives on, and comes out once the database is back
             server.restart()
             shop.wait("the half to be adopted", lambda: shop.states()[State.DELIVERED] == 1)
-            assert shop.visible() == ["order-1"]
-            # Besides, UNKNOWN for another reason where it asks before the database is gone: the lease is not over
-            assert {"error", "commit"} <= set(answers(shop, checkback, half)) <= {"error", "commit", "unknown"}
+            assert shop.arrived(1) == ["order-1"]
+            assert "error" in before_commit(answers(shop, checkback, half)) <= LEAVE_OPEN
             assert checkback.poll() is None
         finally:
             orphans.close()

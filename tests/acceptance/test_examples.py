@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-import pytest
-
+from tests.acceptance.deployment import patient
 from tests.acceptance.examples import on_servers, run_example
 from tests.services.databases import fresh_database
+
+pytestmark = patient
 
 
 def assert_exact(said: str, figures: int) -> None:
@@ -26,7 +27,6 @@ def assert_paid(outcome: tuple[int, str], orders: int, figures: str) -> None:
     assert said.splitlines()[-2:] == [figures, "every payment had each of its effects once"]
 
 
-@pytest.mark.timeout(660)
 def test_each_payment_has_its_effects_once_embedded(tmp_path: Path) -> None:
     # Given nothing but files / When 200 orders are paid while relay and stock are killed
     outcome = run_example("order_payment", tmp_path, "--orders", "200", "--kills", "2", "--duplicates", "25")
@@ -34,7 +34,6 @@ def test_each_payment_has_its_effects_once_embedded(tmp_path: Path) -> None:
     assert_paid(outcome, 200, "200 orders paid, 10 declined; 2 processes killed, 25 duplicates sent")
 
 
-@pytest.mark.timeout(660)
 def test_each_payment_has_its_effects_once_on_servers(
     postgres: str, rocketmq: str, redis_server: str, tmp_path: Path
 ) -> None:
@@ -47,7 +46,6 @@ def test_each_payment_has_its_effects_once_on_servers(
     assert_paid(outcome, 300, "300 orders paid, 15 declined; 4 processes killed, 100 duplicates sent")
 
 
-@pytest.mark.timeout(660)
 def test_each_event_is_counted_once(tmp_path: Path) -> None:
     # Given nothing but files / When 2,000 events are written while relay and statistics are killed
     code, said = run_example("tracking_events", tmp_path, "--events", "2000", "--duplicates", "100")

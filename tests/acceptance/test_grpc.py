@@ -7,7 +7,9 @@ import pytest
 
 from outbox.lifecycle import State
 from tests.acceptance.conftest import deployed, rocketmq_stack
-from tests.acceptance.deployment import Deployment
+from tests.acceptance.deployment import DEADLINE, Deployment, patient
+
+pytestmark = patient
 
 ORDERS = 20
 
@@ -25,7 +27,7 @@ def everything_is_visible(shop: Deployment) -> bool:
 
 def test_what_a_dead_relay_decided_becomes_visible_by_the_answers_to_checks(shop: Deployment) -> None:
     # Given a relay that dies after its decision, before any COMMIT
-    assert shop.produce(ORDERS).wait(timeout=60) == 0
+    assert shop.produce(ORDERS).wait(timeout=DEADLINE) == 0
     dead = shop.outbox("relay", "--no-checkback", fault="relay.before_commit=kill", OUTBOX_PASSES="1")
     shop.wait("the relay has died", lambda: shop.killed(dead))
     decided = shop.states()[State.COMMITTED]

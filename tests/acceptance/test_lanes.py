@@ -13,9 +13,11 @@ from outbox import Outbox
 from outbox.brokers.base import KEY, ROW_ID, SHARDING_KEY
 from outbox.identity import fresh_token
 from tests.acceptance.conftest import deployed, rocketmq_stack
-from tests.acceptance.deployment import Deployment
+from tests.acceptance.deployment import Deployment, patient
 from tests.services.databases import fresh_database
 from tests.services.rocketmq.admin import Admin
+
+pytestmark = patient
 
 LANES = [f"order-{number}" for number in range(8)]
 TRANSACTIONS = 40
@@ -60,7 +62,12 @@ def lanes_of(rocketmq: str, topic: str) -> Mapping[str, Sequence[Placed]]:
     return found
 
 
-@pytest.mark.timeout(300)
+def row_ids(rocketmq: str, shop: Deployment) -> set[int]:
+    """Of all messages in both topics."""
+    topics = (lanes_of(rocketmq, topic) for topic in (shop.topic, f"{shop.topic}-other"))
+    return {it.row_id for lanes in topics for lane in lanes.values() for it in lane}
+
+
 def test_lanes_keep_their_order_when_a_relay_is_killed(shop: Deployment, rocketmq: str) -> None:
     # Given two relays, and producers that add to the same lanes at the same time
     first, _ = shop.outbox("relay"), shop.outbox("relay")
@@ -74,6 +81,7 @@ def test_lanes_keep_their_order_when_a_relay_is_killed(shop: Deployment, rocketm
         shop.outbox("relay")
         rows = sum(it.result() for it in producing)
     shop.wait("every row is published", shop.finished)
+    shop.wait("every message to be in its queue", lambda: len(row_ids(rocketmq, shop)) >= rows)
     # Then each lane lies in one queue in the order of its rows: exactly once, or at least once where that is promised
     exactly, at_least = lanes_of(rocketmq, shop.topic), lanes_of(rocketmq, f"{shop.topic}-other")
     published = 0
