@@ -26,7 +26,7 @@ SETTINGS: Final = {
 LEASES_OVER: Final = 9.0
 CONSUMER: Final = ("consume", "tests.acceptance.shop:inbox")
 #: Seconds in which a process has started, on a machine that starts many at once.
-STARTED: Final = 90.0
+STARTED: Final = 180.0
 COMMANDS: Final = {
     "relay-1": ("relay",),
     "relay-2": ("relay",),

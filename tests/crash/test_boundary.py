@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.acceptance.conftest import rocketmq_stack
+from tests.acceptance.deployment import patient
 from tests.crash.audit import audited
 from tests.crash.boundary import BATCH, inject, pause
 from tests.crash.campaign import DRAINED, fleet_on
 from tests.services.databases import fresh_database
 
 
-@pytest.mark.timeout(600)
+@patient
 def test_a_late_commit_repeats_at_most_its_own_rows(postgres: str, rocketmq: str, tmp_path: Path) -> None:
     with fresh_database(postgres) as url, fleet_on(tmp_path, url, *rocketmq_stack(rocketmq)) as fleet:
         # Given a consumer, and a relay that stops between its last look at the clock and the write of its COMMITs

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.acceptance.deployment import patient
 from tests.crash.campaign import Plan, Struck, run
 from tests.services.require import require
 
@@ -9,7 +10,7 @@ from tests.services.require import require
 SEEDS = {"postgresql": 132, "mariadb": 1219}
 
 
-@pytest.mark.timeout(600)
+@patient
 @pytest.mark.parametrize("database", SEEDS)
 def test_nothing_is_lost_repeated_or_left_over(database: str) -> None:
     # Given a producer, two relays, two check-back processes and a consumer, on servers of their own
