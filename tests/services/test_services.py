@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from tests.services.databases import fresh_database
 from tests.services.errors import ServiceFailed, ServiceMissing
 from tests.services.mariadb import MariaDB
-from tests.services.ports import free_port, is_free
+from tests.services.ports import free_port, is_free, ports_of
 from tests.services.postgres import Postgres
 from tests.services.programs import program
 from tests.services.redis import Redis
@@ -170,8 +170,19 @@ def test_a_missing_program_names_the_remedy() -> None:
         program("no-such-server", remedy="install it")
 
 
-def test_a_free_port_is_free() -> None:
-    assert is_free(free_port())
+def test_a_free_port_is_free_and_given_once() -> None:
+    # Given ports that were asked for / When they are looked at / Then nobody listens there, and none was given twice
+    given = [free_port() for _ in range(100)]
+    assert all(map(is_free, given))
+    assert len(set(given)) == len(given)
+
+
+def test_test_processes_share_no_port() -> None:
+    # Given four test processes, and the one that started them / When each has its ports
+    shares = [set(ports_of(worker, 4)) for worker in range(5)]
+    # Then none is another one's, with those beside it that a broker takes
+    taken = [port + offset for share in shares for port in share for offset in (-2, 0, 1)]
+    assert len(set(taken)) == len(taken) == 9000
 
 
 def test_a_missing_server_skips_on_a_laptop_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
