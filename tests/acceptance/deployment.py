@@ -36,7 +36,7 @@ QUICK = {
     "OUTBOX_RECONCILE_EVERY": "0.5",
     "OUTBOX_HEARTBEAT_EVERY": "1",
     "OUTBOX_CHECK_TIMEOUT": "1",
-    "OUTBOX_CHECK_INTERVAL": "1",
+    "OUTBOX_CHECK_INTERVAL": "5",  # the embedded broker asks 15 times: there has to be somebody who answers by then
 }
 
 
