@@ -32,7 +32,7 @@ def test_every_committed_order_has_one_message_and_one_effect(deployment: Deploy
     deployment.consume()
     # When a service writes orders, a tenth of them rolled back
     producer = deployment.produce(ORDERS)
-    deployment.wait("the producer to finish", lambda: producer.poll() is not None)
+    deployment.wait("the producer to finish", lambda: producer.poll() is not None, 3 * DEADLINE)
     assert producer.returncode == 0
     # Then
     assert len(deployment.committed()) == ORDERS * 9 // 10
