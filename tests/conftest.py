@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from coverage import Coverage
+from hypothesis import HealthCheck, settings
 
 from tests.services.databases import fresh_database
 from tests.services.mariadb import MariaDB
@@ -43,6 +44,10 @@ LONGEST = (
     "tests/integration/test_grpc_",
     "tests/model/",
 )
+
+# How long an example took says more about the machine than about what is tested.
+settings.register_profile("any-machine", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -158,7 +158,7 @@ def ready(row: tuple[float, float], step: float, seen: float) -> float:
     return max(due, committed)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rows=st.lists(st.tuples(st.floats(-7200, 40), st.floats(0, 40)), min_size=1, max_size=12),
     takes=st.floats(0, 6),

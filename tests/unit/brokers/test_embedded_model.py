@@ -179,7 +179,5 @@ def test_the_broker_does_what_the_model_says() -> None:
     # Given random histories; When broker and model run side by side; Then they agree at each step
     run_state_machine_as_test(
         BrokerMachine,
-        settings=settings(
-            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=settings(max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck)),
     )

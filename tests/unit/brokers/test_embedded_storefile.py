@@ -158,7 +158,7 @@ def test_the_largest_body_passes(bench: Bench) -> None:
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=40)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.binary(min_size=1, max_size=300), TEXT, st.none() | TEXT, st.dictionaries(TEXT, TEXT, max_size=4))
 def test_whatever_is_stored_comes_back(
     bench: Bench, body: bytes, key: str, tag: str | None, properties: dict[str, str]
