@@ -23,7 +23,7 @@ class EmbeddedRig:
     deadline = 20.0
     check_deadline = 20.0
     short_invisible = 0.3
-    delays = (0.1, 0.6)
+    delays = (0.1, 5.0)
     exclusive = True
     orderly = True
 

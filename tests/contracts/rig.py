@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from outbox.brokers.base import (
     Answer,
@@ -31,7 +31,10 @@ from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
 from tests.waiting import expect_soon
 
-POLL = 0.02
+#: Seconds for a call that a broker answers at once, unless the machine stands still.
+PATIENCE = 30.0
+
+Effect = TypeVar("Effect")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +131,13 @@ def stored(outcome: Prepared) -> Half:
 
 def prepare_one(broker: Broker, outgoing: Outgoing) -> Half:
     """Stores one half; the broker must accept it."""
-    (outcome,) = broker.prepare([outgoing], timeout=10)
+    (outcome,) = broker.prepare([outgoing], timeout=PATIENCE)
     return stored(outcome)
 
 
 def end_one(broker: Broker, half: Half, verdict: Verdict) -> Ended:
     """Ends one half with time to spare."""
-    (ended,) = broker.resolve([Ending(half, verdict)], until=monotonic() + 10)
+    (ended,) = broker.resolve([Ending(half, verdict)], until=monotonic() + PATIENCE)
     return ended
 
 
@@ -191,7 +194,7 @@ class Asked:
 
 def soon() -> float:
     """A time limit that no healthy broker misses."""
-    return monotonic() + 10
+    return monotonic() + PATIENCE
 
 
 def look_up(broker: Broker, half: Half, since: datetime) -> Sighting:
@@ -225,12 +228,37 @@ def receive_all(rig: Rig, source: Source, wanted: int) -> list[Delivery]:
 
 
 def receive_until(rig: Rig, source: Source, unique_id: str, attempt: int) -> list[Delivery]:
-    """Receives, acknowledging nothing, until this attempt of this message has come; all that came, it last."""
+    """Receives, acknowledging nothing, until this attempt of this message, or a later one, has come; all that came.
+
+    A delivery whose time is over before a source could hand it out is dropped, and its number is left out.
+    """
     received: list[Delivery] = []
     end = time.monotonic() + rig.deadline
     while True:
         assert time.monotonic() < end, f"no attempt {attempt} of {unique_id} within {rig.deadline} s"
         for delivery in source.receive(limit=1, wait=0.5):
             received.append(delivery)
-            if (delivery.unique_id, delivery.attempt) == (unique_id, attempt):
+            if delivery.unique_id == unique_id and delivery.attempt >= attempt:
                 return received
+
+
+def answer_in_time(
+    rig: Rig, source: Source, unique_id: str, answer: Callable[[Delivery], Effect]
+) -> tuple[Delivery, Effect, list[Delivery]]:
+    """Receives until an answer to this message has an effect; the delivery, the effect, and all that came before.
+
+    It has none where the machine stood still for a delivery's whole, short time: then the message comes again.
+    """
+    received: list[Delivery] = []
+    end = time.monotonic() + rig.deadline
+    while True:
+        assert time.monotonic() < end, f"no delivery of {unique_id} was answered within {rig.deadline} s"
+        for delivery in source.receive(limit=1, wait=0.5):
+            if delivery.unique_id == unique_id and (effect := answer(delivery)):
+                return delivery, effect, received
+            received.append(delivery)
+
+
+def attempts_of(unique_id: str, received: Sequence[Delivery]) -> int:
+    """The number of the latest attempt that came, or that waits where none has."""
+    return max([1, *(delivery.attempt for delivery in received if delivery.unique_id == unique_id)])

@@ -9,6 +9,7 @@ from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
 from tests.contracts.rig import (
+    PATIENCE,
     Rig,
     end_one,
     ids,
@@ -59,10 +60,10 @@ def test_the_answer_to_an_ending_is_a_confirmation_or_is_denied_by_the_capabilit
 ) -> None:
     # Given two halves
     broker = rig.open(group)
-    first, second = (stored(outcome) for outcome in broker.prepare([message(topic), message(topic)], timeout=10))
+    first, second = (stored(outcome) for outcome in broker.prepare([message(topic), message(topic)], timeout=PATIENCE))
     # When one is committed and one is rolled back
     endings = [Ending(first, Verdict.COMMIT), Ending(second, Verdict.ROLLBACK)]
-    answers = {ended.confirmation for ended in broker.resolve(endings, until=monotonic() + 10)}
+    answers = {ended.confirmation for ended in broker.resolve(endings, until=monotonic() + PATIENCE)}
     # Then both are confirmed, or neither ever is
     assert answers == {Confirmation.CONFIRMED if rig.capabilities.confirms else Confirmation.UNANSWERED}
 
@@ -100,7 +101,7 @@ def test_bodies_pass_byte_for_byte(rig: Rig, topic: str, group: str, body: bytes
     broker = rig.open(group)
     outgoing = message(topic, body=body)
     # When it is sent
-    (outcome,) = broker.prepare([outgoing], timeout=10)
+    (outcome,) = broker.prepare([outgoing], timeout=PATIENCE)
     end_one(broker, stored(outcome), Verdict.COMMIT)
     # Then it arrives whole
     expect_soon(lambda: ids(rig, topic) == [outgoing.unique_id], "the message is visible", within=rig.deadline)
@@ -129,7 +130,7 @@ def test_a_bad_message_harms_no_other(rig: Rig, topic: str, group: str) -> None:
     good = [outgoing.unique_id for n, outgoing in enumerate(batch) if n != 3]
     assert [half.half_id for half in halves] == good
     # And the good ones become visible
-    broker.resolve([Ending(half, Verdict.COMMIT) for half in halves], until=monotonic() + 10)
+    broker.resolve([Ending(half, Verdict.COMMIT) for half in halves], until=monotonic() + PATIENCE)
     expect_soon(lambda: sorted(ids(rig, topic)) == sorted(good), "the good ones are visible", within=rig.deadline)
 
 

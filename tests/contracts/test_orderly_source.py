@@ -5,7 +5,16 @@ import pytest
 from outbox.brokers.base import Outgoing, Sent
 from outbox.brokers.source import Delivery, Source
 from outbox.errors import SettingsError
-from tests.contracts.rig import Rig, ids, message, receive_all, receive_until
+from tests.contracts.rig import (
+    PATIENCE,
+    Rig,
+    answer_in_time,
+    attempts_of,
+    ids,
+    message,
+    receive_all,
+    receive_until,
+)
 from tests.waiting import expect_soon
 
 LONG = 60.0
@@ -29,7 +38,7 @@ def send(rig: Rig, topic: str, *lanes: str) -> list[Outgoing]:
     """Sends one message for each lane named, one after another, and waits until they are visible."""
     batch = [message(topic, lane=lane) for lane in lanes]
     broker = rig.open(rig.fresh_group())
-    outcomes = [outcome for outgoing in batch for outcome in broker.send([outgoing], timeout=10)]
+    outcomes = [outcome for outgoing in batch for outcome in broker.send([outgoing], timeout=PATIENCE)]
     assert {type(outcome) for outcome in outcomes} == {Sent}
     wanted = {outgoing.unique_id for outgoing in batch}
     expect_soon(lambda: wanted <= set(ids(rig, topic)), "the messages are visible", within=rig.deadline)
@@ -90,9 +99,10 @@ def test_what_is_given_back_holds_its_lane(orderly: Rig, topic: str, group: str)
     # When one is given back for a while, twice, and the other lane goes on
     assert source.later(out[first.unique_id], orderly.delays[0]) is True
     assert source.acknowledge(out[other.unique_id]) is True
-    assert receive_until(orderly, source, another.unique_id, attempt=1)
-    again = receive_until(orderly, source, first.unique_id, attempt=2)[-1]
-    assert source.later(again, orderly.delays[0]) is True
+    again = by_id(receive_all(orderly, source, 2))
+    attempts = {unique_id: delivery.attempt for unique_id, delivery in again.items()}
+    assert attempts == {first.unique_id: 2, another.unique_id: 1}
+    assert source.later(again[first.unique_id], orderly.delays[0]) is True
     # Then it comes again and again before its follower, counted
     third_time = receive_until(orderly, source, first.unique_id, attempt=3)
     assert second.unique_id not in by_id(third_time)
@@ -119,10 +129,10 @@ def test_a_renewed_delivery_holds_its_lane(orderly: Rig, topic: str, group: str)
     # Given two lanes, and a head that was renewed
     renewed, follower, witness = send(orderly, topic, "one", "one", "two")
     source = orderly.orderly_source(topic, group, orderly.short_invisible)
-    ours = source.renew(by_id(receive_all(orderly, source, 2))[renewed.unique_id], LONG)
+    _, ours, before = answer_in_time(orderly, source, renewed.unique_id, lambda it: source.renew(it, LONG))
     assert ours is not None
     # When the other lane's head has come again
-    again = receive_until(orderly, source, witness.unique_id, attempt=2)
+    again = receive_until(orderly, source, witness.unique_id, attempt=attempts_of(witness.unique_id, before) + 1)
     # Then the lane still waits, until the renewed one is acknowledged
     assert follower.unique_id not in by_id(again)
     assert source.acknowledge(ours) is True

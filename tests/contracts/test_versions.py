@@ -35,6 +35,7 @@ _PROCESSES: Final = "4"
 _LEVELS_ONLY: Final = " and not at_a_moment"
 
 
+@pytest.mark.timeout(1800)  # a suite, each test of which has a guard of its own
 @pytest.mark.parametrize("version", OTHER_VERSIONS)
 def test_the_contract_holds_on(version: str) -> None:
     # Given a broker of this release; When the suite runs on it; Then it passes, and is not empty
