@@ -2,14 +2,13 @@
 
 import os
 import secrets
-import time
 import weakref
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from outbox.brokers.native.library import MessageCallback
 from outbox.brokers.native.producer import Credentials
-from outbox.brokers.native.quiet import until_quiet
+from outbox.brokers.native.quiet import wait_until_quiet
 from outbox.clock import monotonic
 
 #: ``CLogLevel`` E_LOG_LEVEL_WARN.
@@ -78,5 +77,5 @@ def _shut_down(
     """Keeps the callback alive until no thread can call it. A forked child has no threads to wait for."""
     if os.getpid() == process:
         release()
-        time.sleep(until_quiet(*started, monotonic()))
+        wait_until_quiet(*started)
         library.ShutdownPushConsumer(pointer)

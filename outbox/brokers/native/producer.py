@@ -16,7 +16,7 @@ from typing import Any, Final
 from outbox.brokers.base import BrokerClosed, Outgoing, Unknown
 from outbox.brokers.native.content import BODY_MAX, properties_of
 from outbox.brokers.native.library import QueueSelector, SendResult, log_folder
-from outbox.brokers.native.quiet import until_quiet
+from outbox.brokers.native.quiet import wait_until_quiet
 from outbox.clock import monotonic
 
 log = logging.getLogger(__name__)
@@ -153,5 +153,5 @@ class Producer:
 def _shut_down(started: tuple[float, float], library: Any, pointer: int, process: int) -> None:
     """Ends the client's threads. A forked child has none, and waiting for them would be for ever."""
     if os.getpid() == process:
-        time.sleep(until_quiet(*started, monotonic()))
+        wait_until_quiet(*started)
         library.ShutdownProducer(pointer)

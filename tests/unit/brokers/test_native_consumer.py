@@ -1,11 +1,13 @@
 """The parts of the push consumer that need neither library nor broker."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from outbox.brokers.native import quiet
 from outbox.brokers.native.handover import Ending, Handover
 from outbox.brokers.native.names import check_names
 from outbox.brokers.native.places import Place
@@ -42,11 +44,33 @@ def test_a_delay_becomes_the_next_longer_level(delay: float, level: int) -> None
 
 @pytest.mark.parametrize(
     ("age", "rest"),
-    [(0, 0), (2.85, 0), (3, 2.5), (4, 1.5), (5.6, 0), (32.8, 0), (33, 2.5), (35.5, 0), (3003, 2.5)],
+    [(0, 0), (2.35, 0), (2.5, 3), (3, 2.5), (4, 1.5), (5.6, 0), (32.3, 0), (33, 2.5), (35.5, 0), (3003, 2.5)],
 )
 def test_the_client_is_not_shut_down_while_it_asks_for_routes(age: float, rest: float) -> None:
     # Given a start that took half a second; When it is to end at some age; Then it waits out what comes every 30 s
     assert until_quiet(100.0, 100.5, 100.0 + age) == pytest.approx(rest)
+
+
+def test_a_time_for_which_the_process_stands_still_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a client that may be asking for routes, and a process that is stopped in the middle of its first rest
+    now, rested = [103.0], list[float]()
+    stops = iter([20.0])
+
+    def rest(seconds: float) -> None:
+        rested.append(seconds)
+        now[0] += seconds + next(stops, 0.0)
+
+    monkeypatch.setattr(quiet, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", rest)
+    # When it waits until the client does not; Then it does so for as long as if it had not been stopped
+    quiet.wait_until_quiet(100.0, 100.5)
+    assert sum(rested) == pytest.approx(2.5)
+    # And once more, where it comes to itself when the client asks again
+    stops = iter([30.0])
+    now[0] = 103.0
+    rested.clear()
+    quiet.wait_until_quiet(100.0, 100.5)
+    assert now[0] - 100.0 >= 35.5
 
 
 class Waiting:
