@@ -18,6 +18,8 @@ from rocketmq.grpc_protocol import (
     service_pb2_grpc,
 )
 
+from tests.services.ports import free_port
+
 Method = Callable[[Any, grpc.ServicerContext], Any]
 
 
@@ -32,6 +34,8 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
         self.peers: list[str] = []
         #: The topics of each settings command that came in.
         self.told: list[tuple[str, ...]] = []
+        #: The same for each stream.
+        self.told_by_stream: list[list[tuple[str, ...]]] = []
         self.left = 0
         self.on_send: Method = lambda request, _: stored(request)
         self.on_end: Method = lambda *_: service_pb2.EndTransactionResponse(status=status(Code.OK))
@@ -61,9 +65,11 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
         self._streams: list[queue.Queue[Any]] = []
         self._start()
 
-    def _start(self, address: str = "127.0.0.1:0") -> None:
+    def _start(self, port: int | None = None) -> None:
         self._server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
         service_pb2_grpc.add_MessagingServiceServicer_to_server(self, self._server)
+        # Not one of the system's choice, which it may give to somebody's connection while this server is away.
+        address = f"127.0.0.1:{free_port() if port is None else port}"
         if self._credentials is None:
             self.port = self._server.add_insecure_port(address)
         else:
@@ -77,21 +83,19 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
 
     def stop(self) -> None:
         """Breaks all connections; the port is free then."""
-        for stream in self._streams:
-            stream.put(None)
-        self._streams.clear()
+        self.break_streams()
         self._server.stop(grace=0).wait()
 
     def restart(self) -> None:
         """Comes back on its port and knows nobody."""
         self.stop()
-        self._start(self.address)
+        self._start(self.port)
 
     def break_streams(self) -> None:
-        """Ends the telemetry streams and nothing else."""
-        for stream in self._streams:
+        """Ends the telemetry streams and nothing else: a client may open the next one meanwhile."""
+        streams, self._streams = self._streams, []
+        for stream in streams:
             stream.put(None)
-        self._streams.clear()
 
     def ask(self, topic: str, half_id: str, **properties: str) -> None:
         """Asks the newest stream what became of a half; a topic's part before ``%`` is told apart, as its namespace."""
@@ -168,9 +172,13 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
     def _poll(self, context: grpc.ServicerContext) -> Iterator[Any]:
         while context.is_active():
             try:
-                yield from self.deliveries.get(timeout=0.05)
+                answers = self.deliveries.get(timeout=0.05)
             except queue.Empty:
                 continue
+            if context.is_active():
+                yield from answers
+            else:
+                self.deliveries.put(answers)
             return
 
     def Telemetry(self, commands: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
@@ -178,15 +186,18 @@ class ScriptedProxy(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[
         outgoing: queue.Queue[Any] = queue.Queue()
         self._streams.append(outgoing)
         self.streams_opened += 1
+        told: list[tuple[str, ...]] = []
+        self.told_by_stream.append(told)
         context.add_callback(lambda: outgoing.put(None))
-        threading.Thread(target=self._hear, args=(commands, outgoing), daemon=True).start()
+        threading.Thread(target=self._hear, args=(commands, outgoing, told), daemon=True).start()
         yield from iter(outgoing.get, None)
 
-    def _hear(self, commands: Iterator[Any], outgoing: "queue.Queue[Any]") -> None:
+    def _hear(self, commands: Iterator[Any], outgoing: "queue.Queue[Any]", told: list[tuple[str, ...]]) -> None:
         try:
             for command in commands:
                 self.settings.append(command.settings)
-                self.told.append(tuple(topic.name for topic in command.settings.publishing.topics))
+                told.append(tuple(topic.name for topic in command.settings.publishing.topics))
+                self.told.append(told[-1])
                 if command.settings.HasField("subscription"):
                     command.settings.subscription.fifo = self.fifo
                 if self.on_settings():

@@ -108,11 +108,18 @@ def test_silence_after_sending_is_unknown(proxy: ScriptedProxy, broker: GrpcBrok
     # Given a proxy that takes a half and never answers
     held = threading.Event()
     proxy.on_send = lambda request, _: held.wait(30)
-    # When the time is over; Then it is unknown
-    (seen,) = broker.prepare([message(TOPIC)], 0.5)
+    # When the time is over; Then it is unknown, unless we got no turn, and nothing left in so short a time
+
+    def is_unknown() -> bool:
+        (seen,) = broker.prepare([message(TOPIC)], 0.5)
+        assert isinstance(seen, Unknown | Outage)
+        return isinstance(seen, Unknown)
+
+    expect_soon(is_unknown, "a half leaves", within=60)
     held.set()
-    assert isinstance(seen, Unknown)
-    assert len(proxy.sent) == 1
+    # And it was sent once
+    sent = [it.system_properties.message_id for it in proxy.sent]
+    assert len(set(sent)) == len(sent) > 0
 
 
 def test_a_connection_lost_after_sending_is_unknown(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
@@ -220,19 +227,24 @@ def test_a_missing_right_to_end_is_denied(proxy: ScriptedProxy, broker: GrpcBrok
 
 
 def test_a_connection_with_an_unanswered_commit_is_closed(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
-    # Given a half on a connection
-    half = prepare_one(broker, message(TOPIC))
-    # When its COMMIT gets no answer within the window
+    # Given a half on a connection; When its COMMIT gets no answer within the window
     held = threading.Event()
-    proxy.on_end = lambda *_: held.wait(30)
-    (ended,) = broker.resolve([Ending(half, Verdict.COMMIT)], monotonic() + 0.5)
+    proxy.on_end = lambda *_: held.wait(60)
+
+    def left() -> bool:
+        half = prepare_one(broker, message(TOPIC))
+        (ended,) = broker.resolve([Ending(half, Verdict.COMMIT)], monotonic() + 0.5)
+        assert ended.confirmation is Confirmation.UNANSWERED
+        return bool(proxy.ended)
+
+    expect_soon(left, "a COMMIT leaves in so short a time", within=60)
+    used = proxy.peers[-1]
     held.set()
     # Then that connection is used no more
-    assert ended.confirmation is Confirmation.UNANSWERED
 
     def another_is_used() -> bool:
         (outcome,) = broker.prepare([message(TOPIC)], 10)
-        return isinstance(outcome, Stored) and proxy.peers[-1] != proxy.peers[0]
+        return isinstance(outcome, Stored) and proxy.peers[-1] != used
 
     expect_soon(another_is_used, "another connection is used", within=30)
 
