@@ -15,6 +15,7 @@ from outbox.brokers.remoting.routes import FRESH
 from outbox.brokers.remoting.streams import Dial, dial
 from outbox.identity import unique_ids
 from tests.unit.brokers.remoting_server import Behaviour, FakeServer, healthy
+from tests.waiting import expect_soon
 
 GROUP = "group"
 TOPIC = "topic"
@@ -60,6 +61,20 @@ class Open:
         broker = RemotingBroker(name_servers, GROUP, routes_fresh=routes_fresh, heartbeat=heartbeat)
         self._closing.append(broker.close)
         return broker
+
+    def first_to_see(self, name_servers: str, seen: Callable[[RemotingBroker], bool]) -> RemotingBroker:
+        """A transport to which this happens with what it sends first, in a short time.
+
+        One that gets no turn in that time, or whose servers get none, sees something else, and is left.
+        """
+        made: list[RemotingBroker] = []
+
+        def one_more() -> bool:
+            made.append(self.client(name_servers))
+            return seen(made[-1])
+
+        expect_soon(one_more, "it happens to a transport")
+        return made[-1]
 
     def close(self) -> None:
         """Ends all, the transports first."""

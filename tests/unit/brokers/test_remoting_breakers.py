@@ -14,8 +14,9 @@ from outbox.brokers.remoting.breakers import Breakers
 from outbox.brokers.remoting.commands import Code, Request
 from outbox.brokers.remoting.frames import Frame
 from tests.services.ports import free_port
-from tests.unit.brokers.remoting_opened import Open, message
+from tests.unit.brokers.remoting_opened import DEADLINE, Open, message
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy
+from tests.unit.brokers.test_remoting_placing import meets_silence
 from tests.waiting import expect_soon
 
 ADDRESS = "127.0.0.1:10911"
@@ -118,7 +119,7 @@ def test_a_message_that_was_to_find_out_and_vanished_is_replaced(clock: Clock) -
 
 def test_a_host_that_says_nothing_is_asked_beside_the_sending(opened: Open) -> None:
     # Given a topic at two brokers, one of which takes connections and says nothing
-    server, broker = opened(healthy)
+    server, _ = opened(healthy)
     asked = threading.Event()
 
     def silent(_server: FakeServer, request: Frame) -> bytes | None:
@@ -128,17 +129,17 @@ def test_a_host_that_says_nothing_is_asked_beside_the_sending(opened: Open) -> N
 
     with FakeServer(silent) as other:
         server.leads_to = {"a": server.address, "b": other.address}
-        broker.prepare([message() for _ in range(8)], timeout=0.3)
+        broker = opened.first_to_see(server.address, meets_silence)
         lost = len(other.asked(Request.SEND_MESSAGE_V2))
         # When messages are sent until it has been asked whether it is back
         outcomes = []
 
         def sent_and_asked() -> bool:
-            outcomes.extend(broker.prepare([message() for _ in range(8)], timeout=5))
+            outcomes.extend(broker.prepare([message() for _ in range(8)], timeout=DEADLINE))
             return asked.is_set()
 
         expect_soon(sent_and_asked, "the silent broker is pinged")
-        outcomes += broker.prepare([message() for _ in range(8)], timeout=5)
+        outcomes += broker.prepare([message() for _ in range(8)], timeout=DEADLINE)
         # Then all of them were stored by the other one, and none was spent on finding out
         assert {type(it) for it in outcomes} == {Stored}
         assert len(other.asked(Request.SEND_MESSAGE_V2)) == lost
@@ -151,10 +152,10 @@ def test_a_lane_of_a_broker_that_is_away_is_told_at_once(opened: Open) -> None:
     with FakeServer(full) as other:
         server.leads_to = {"a": server.address, "b": other.address}
         lanes = [message(lane=f"order-{number}") for number in range(8)]
-        first = broker.prepare(lanes, timeout=5)
+        first = broker.prepare(lanes, timeout=DEADLINE)
         asked = len(other.asked(Request.SEND_MESSAGE_V2))
         # When they are sent again; Then those of the broker that is away wait, and it is not bothered
-        second = broker.prepare(lanes, timeout=5)
+        second = broker.prepare(lanes, timeout=DEADLINE)
         assert [type(it) for it in first] == [type(it) for it in second]
         assert {getattr(it, "partial", None) for it in second if isinstance(it, Outage)} == {True}
         assert len(other.asked(Request.SEND_MESSAGE_V2)) == asked
@@ -169,4 +170,6 @@ def test_where_no_broker_is_left_a_lane_tries_its_own(opened: Open) -> None:
     assert isinstance(away, Outage)
     # When it is back; Then the next message of the lane finds out
     server.leads_to = {"a": there}
-    expect_soon(lambda: isinstance(broker.prepare([message(lane="order-1")], timeout=5)[0], Stored), "the lane goes on")
+    expect_soon(
+        lambda: isinstance(broker.prepare([message(lane="order-1")], timeout=DEADLINE)[0], Stored), "the lane goes on"
+    )

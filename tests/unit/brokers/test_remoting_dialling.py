@@ -85,6 +85,7 @@ def test_nobody_waits_for_a_resolver_that_says_nothing(opened: Open) -> None:
         with pytest.raises(Away):
             connections.call(address, Request.HEARTBEAT, {}, timeout=0.1)
     expect_soon(lambda: is_told(connections, address, "still being resolved"), "it is told why")
+    expect_soon(lambda: resolver.asked, "the resolver is asked")
     assert resolver.asked == 1
     # When the resolver answers; Then what came too late is freed, and the server is there
     resolver.answers.set()

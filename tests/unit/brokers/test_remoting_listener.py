@@ -123,13 +123,14 @@ def test_the_heartbeat_names_every_group_and_is_repeated_on_a_new_connection(ope
     server, broker = opened(healthy)
     broker.listen([TOPIC], Listening(Verdict.UNKNOWN), ["old group"])
     expect_soon(broker.checks_ready, "the listener is registered")
-    (beat,) = server.asked(34)
+    beat = server.asked(34)[-1]
     assert b'"groupName": "group"' in beat.body
     assert b'"groupName": "old group"' in beat.body
     # When the connection ends
+    before = len(server.asked(34))
     server.hang_up()
     # Then it is not ready until it has registered again, by itself
-    expect_soon(lambda: len(server.asked(34)) == 2, "a second heartbeat")
+    expect_soon(lambda: len(server.asked(34)) > before, "one more heartbeat")
     expect_soon(broker.checks_ready, "the listener is registered again")
 
 
@@ -163,5 +164,5 @@ def test_more_checks_than_fit_are_dropped_and_hold_up_nothing(opened: Open, capl
     (ended,) = broker.resolve([Ending(half(server), Verdict.COMMIT)], monotonic() + 20)
     assert ended.confirmation is Confirmation.CONFIRMED
     assert server.connections == 1
+    expect_soon(lambda: len(checks) >= 4, "every thread has a check")
     over.set()
-    assert len(checks) >= 4

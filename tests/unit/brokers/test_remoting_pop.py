@@ -13,7 +13,7 @@ from outbox.brokers.remoting.receipts import Receipt, receipts
 from outbox.brokers.remoting.stored import MalformedMessage, StoredMessage, decode_messages
 from outbox.brokers.source import Delivery
 from outbox.clock import monotonic
-from tests.unit.brokers.remoting_opened import TOPIC
+from tests.unit.brokers.remoting_opened import DEADLINE, TOPIC
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored_message
 from tests.waiting import expect_soon
 
@@ -173,7 +173,7 @@ def test_deliveries_of_an_orderly_group_are_counted_by_the_answer(
 ) -> None:
     # Given an answer that counts deliveries of this message, or of others; When it is received; Then its own count
     popping.give("paid", orderCountInfo=told)
-    (delivery,) = orderly.receive(limit=1, wait=5)
+    (delivery,) = orderly.receive(limit=1, wait=DEADLINE)
     assert (delivery.attempt, delivery.lane) == (attempt, f"{TOPIC}@{delivery.receipt.split()[6]}/0")
 
 
@@ -182,20 +182,20 @@ def test_what_an_orderly_source_never_gave_out_goes_back_when_it_closes(
 ) -> None:
     # Given an answer of two where one was asked for
     popping.give("paid", "paid")
-    orderly.receive(limit=1, wait=5)
+    orderly.receive(limit=1, wait=DEADLINE)
     # When the source closes; Then the other one need not wait for its time
     orderly.close()
     (request,) = server.asked(Request.CHANGE_INVISIBLE)
     assert (request.ext["offset"], request.ext["invisibleTime"]) == ("1", "1")
     # And nothing is received any more
-    assert orderly.receive(limit=1, wait=5) == []
+    assert orderly.receive(limit=1, wait=DEADLINE) == []
 
 
 def test_tags_are_compared_again(server: FakeServer, source: PopSource, popping: Popping) -> None:
     # Given a broker that takes "unpaid" for "paid", since their hashes are equal
     popping.give("paid", "unpaid", "sent")
     # When the source receives; Then the foreign one is acknowledged and not shown
-    got = source.receive(limit=10, wait=5)
+    got = source.receive(limit=10, wait=DEADLINE)
     assert [(delivery.unique_id, delivery.tag) for delivery in got] == [("ID0", "paid"), ("ID2", "sent")]
     assert got[0].keys == ("a", "b")
     assert [request.ext["offset"] for request in server.asked(200051)] == ["1"]
@@ -204,14 +204,14 @@ def test_tags_are_compared_again(server: FakeServer, source: PopSource, popping:
 def test_more_than_the_limit_is_kept_for_the_next_call(source: PopSource, popping: Popping) -> None:
     # Given an answer of three; When two are asked for; Then the third comes next
     popping.give("paid", "paid", "paid")
-    assert [delivery.unique_id for delivery in source.receive(limit=2, wait=5)] == ["ID0", "ID1"]
+    assert [delivery.unique_id for delivery in source.receive(limit=2, wait=DEADLINE)] == ["ID0", "ID1"]
     assert [delivery.unique_id for delivery in source.receive(limit=2, wait=0)] == ["ID2"]
 
 
 def test_nothing_is_asked_with_an_expired_receipt(server: FakeServer, source: PopSource, popping: Popping) -> None:
     # Given a delivery that has expired by our clock
     popping.give("paid")
-    (live,) = source.receive(limit=1, wait=5)
+    (live,) = source.receive(limit=1, wait=DEADLINE)
     expired = replace(live, invisible_until=monotonic())
     # When anything is asked about it; Then the broker, which would say yes, does not hear of it
     assert source.acknowledge(expired) is False
@@ -226,7 +226,7 @@ def test_the_invisible_time_counts_from_before_the_request(source: PopSource, po
     # Given a broker; When a delivery is received and renewed; Then both times count from before we asked
     popping.give("paid")
     before = monotonic()
-    (delivery,) = source.receive(limit=1, wait=5)
+    (delivery,) = source.receive(limit=1, wait=DEADLINE)
     after = monotonic()
     assert before + 30 <= delivery.invisible_until <= after + 30
     renewed = source.renew(delivery, 60)
@@ -240,7 +240,7 @@ def test_a_renewal_that_names_no_receipt_is_none(
 ) -> None:
     # Given a broker that says yes to a renewal and nothing else
     popping.give("paid")
-    (delivery,) = source.receive(limit=1, wait=5)
+    (delivery,) = source.receive(limit=1, wait=DEADLINE)
     popping.renewed = {}
     # When the invisible time is changed; Then the delivery is not ours any more, and the log says why
     assert source.renew(delivery, 60) is None
@@ -253,7 +253,7 @@ def test_a_dead_letter_is_copied_before_it_is_acknowledged(
 ) -> None:
     # Given a delivery; When it is buried
     popping.give("paid")
-    (delivery,) = source.receive(limit=1, wait=5)
+    (delivery,) = source.receive(limit=1, wait=DEADLINE)
     assert source.bury(delivery, "cannot be read") is True
     # Then the broker copies it, and only then forgets it
     copied, acknowledged = server.requests[-2:]
@@ -270,7 +270,7 @@ def test_a_message_that_cannot_be_read_is_buried_and_holds_up_no_other(
     ext = {**TIMES, "startOffsetInfo": "0 0 0", "msgOffsetInfo": "0 0 0,1"}
     popping.answers.append(lambda request: answer(request, ext=ext, body=odd + good))
     # When they are received / Then the good one comes, and the broker copies the other as it was stored
-    assert [it.unique_id for it in source.receive(limit=2, wait=5)] == ["GOOD"]
+    assert [it.unique_id for it in source.receive(limit=2, wait=DEADLINE)] == ["GOOD"]
     assert [request.ext["originMsgId"] for request in server.requests if request.code == 36] == ["ODD"]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from outbox.brokers.remoting import routes as tested
 from outbox.brokers.remoting.connections import Away, Connections
 from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.route import Queue, parse_route
@@ -91,6 +92,14 @@ def test_a_known_route_outlives_the_name_server_and_the_broker() -> None:
 TOPICS = [f"topic-{number}" for number in range(300)]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many questions have time for their answers, and are not due again at once, however busy the machine."""
+    monkeypatch.setattr(tested, "_CALL", 60.0)
+    monkeypatch.setattr(tested, "_PAUSE", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_the_routes_of_many_topics_are_asked_for_at_once() -> None:
     # Given a name server that answers nothing before it has been asked about every topic, and knows all but one
     waiting: list[Frame] = []
@@ -112,6 +121,7 @@ def test_the_routes_of_many_topics_are_asked_for_at_once() -> None:
         assert len(server.asked(105)) == len(TOPICS)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_name_server_that_hangs_is_asked_once_about_many_topics() -> None:
     # Given old routes, one name server that hangs, and another one that is away
     answers = iter(range(len(TOPICS)))
