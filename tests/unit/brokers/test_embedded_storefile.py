@@ -74,7 +74,7 @@ def test_a_listener_outlives_an_outage(tmp_path: Path, caplog: pytest.LogCapture
     # When the file appears; Then it registers by itself
     (tmp_path / "later").mkdir()
     expect_soon(broker.checks_ready, "registered", within=20)
-    assert "checks are answered again" in caplog.text
+    expect_soon(lambda: "checks are answered again" in caplog.text, "the end of the outage is logged", within=20)
     broker.close()
 
 
