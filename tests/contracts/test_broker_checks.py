@@ -111,6 +111,7 @@ def test_unknown_is_asked_again(rig: Rig, topic: str, group: str) -> None:
     listen(rig, broker, topic, asked)
     # When it has been asked twice
     await_check(rig, asked, half, 2)
+    expect_soon(lambda: asked.answers, "it has answered", within=rig.deadline)
     # Then UNKNOWN counted as said, and nothing is visible
     assert {ended.confirmation for _, ended in asked.answers} == {Confirmation.CONFIRMED}
     assert settled_ids(rig, broker, topic) == []
@@ -138,7 +139,7 @@ def test_a_raising_handler_means_unknown(rig: Rig, topic: str, group: str, caplo
     # When it is asked; Then it is asked again, the failure is logged, and nothing is visible
     listen(rig, broker, topic, asked)
     await_check(rig, asked, half, 2)
-    assert "the row cannot be read" in caplog.text
+    expect_soon(lambda: "the row cannot be read" in caplog.text, "it is logged", within=rig.deadline)
     assert settled_ids(rig, broker, topic) == []
 
 
@@ -150,6 +151,7 @@ def test_an_answer_after_its_time_limit_is_not_written(rig: Rig, topic: str, gro
     # When it answers; Then nothing is written, it is told so, and it is asked again
     listen(rig, broker, topic, asked)
     await_check(rig, asked, half, 2)
+    expect_soon(lambda: asked.answers, "it has answered", within=rig.deadline)
     assert {ended.confirmation for _, ended in asked.answers} == {Confirmation.UNANSWERED}
     assert settled_ids(rig, broker, topic) == []
 
