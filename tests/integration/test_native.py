@@ -22,10 +22,12 @@ from outbox.brokers.native.library import load
 from outbox.identity import unique_ids
 
 def prepare(broker):
-    return broker.prepare([Outgoing(sys.argv[2], b"a", unique_ids.fresh(), "key")], timeout=20)
+    outcome = None
+    while not isinstance(outcome, Stored):  # the client gives up after three seconds, however busy the machine
+        (outcome,) = broker.prepare([Outgoing(sys.argv[2], b"a", unique_ids.fresh(), "key")], timeout=20)
 
 broker = NativeBroker(sys.argv[1], "native-children", load())
-assert isinstance(prepare(broker)[0], Stored)
+prepare(broker)
 """
 FORKED = """
 child = os.fork()
@@ -37,7 +39,7 @@ if child == 0:
         os._exit(7)
     os._exit(1)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-assert isinstance(prepare(broker)[0], Stored)
+prepare(broker)
 sys.exit(status)
 """
 #: A message that is not freed costs 624 bytes: 3.7 MB of these.
@@ -47,8 +49,10 @@ from outbox.brokers.base import Sent
 
 def send(batches):
     for _ in range(batches):
-        batch = [Outgoing(sys.argv[2], b"x" * 512, unique_ids.fresh(), "key") for _ in range(200)]
-        assert all(isinstance(outcome, Sent) for outcome in broker.send(batch, timeout=60))
+        left = [Outgoing(sys.argv[2], b"x" * 512, unique_ids.fresh(), "key") for _ in range(200)]
+        while left:
+            outcomes = broker.send(left, timeout=60)
+            left = [each for each, outcome in zip(left, outcomes) if not isinstance(outcome, Sent)]
     return psutil.Process().memory_info().rss
 
 before = send(10)
