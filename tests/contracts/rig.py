@@ -19,6 +19,7 @@ from outbox.brokers.base import (
     Ended,
     Ending,
     Half,
+    Outage,
     Outgoing,
     Prepared,
     Sought,
@@ -129,10 +130,28 @@ def stored(outcome: Prepared) -> Half:
     return outcome.half
 
 
+def outcomes_of(give: Callable[[Sequence[Outgoing], float], list[Effect]], batch: Sequence[Outgoing]) -> list[Effect]:
+    """What becomes of a batch at a server that is there.
+
+    One that stands still while it is connected to is away, to a client; then nothing is stored, and it is given again.
+    """
+    end = monotonic() + PATIENCE
+    outcomes = give(batch, PATIENCE)
+    while monotonic() < end and (away := [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Outage)]):
+        for n, outcome in zip(away, give([batch[n] for n in away], PATIENCE), strict=True):
+            outcomes[n] = outcome
+    return outcomes
+
+
+def prepare_all(broker: Broker, batch: Sequence[Outgoing]) -> list[Half]:
+    """Stores halves; the broker must accept them."""
+    return [stored(outcome) for outcome in outcomes_of(broker.prepare, batch)]
+
+
 def prepare_one(broker: Broker, outgoing: Outgoing) -> Half:
     """Stores one half; the broker must accept it."""
-    (outcome,) = broker.prepare([outgoing], timeout=PATIENCE)
-    return stored(outcome)
+    (half,) = prepare_all(broker, [outgoing])
+    return half
 
 
 def end_one(broker: Broker, half: Half, verdict: Verdict) -> Ended:

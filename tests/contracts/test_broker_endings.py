@@ -8,7 +8,7 @@ from outbox.brokers.base import Ending
 from outbox.clock import monotonic
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation
-from tests.contracts.rig import PATIENCE, Rig, end_one, ids, message, prepare_one, publish, settled_ids, stored
+from tests.contracts.rig import PATIENCE, Rig, end_one, ids, message, prepare_all, prepare_one, publish, settled_ids
 from tests.waiting import expect_soon
 
 
@@ -98,7 +98,7 @@ def test_one_denied_ending_harms_no_other(rig: Rig, topic: str, group: str) -> N
     if not (rig.capabilities.confirms and rig.capabilities.ends_by_handle):
         pytest.skip("this transport does not hear the broker's answer: denied by its capabilities")
     broker = rig.open(group)
-    halves = [stored(outcome) for outcome in broker.prepare([message(topic) for _ in range(3)], timeout=PATIENCE)]
+    halves = prepare_all(broker, [message(topic) for _ in range(3)])
     endings = [Ending(half, Verdict.COMMIT) for half in halves]
     endings[1] = Ending(replace(halves[1], group=rig.fresh_group()), Verdict.COMMIT)
     # When they are ended together; Then the answers are in order

@@ -14,6 +14,7 @@ from tests.contracts.rig import (
     end_one,
     ids,
     message,
+    prepare_all,
     prepare_one,
     publish,
     settled_ids,
@@ -60,7 +61,7 @@ def test_the_answer_to_an_ending_is_a_confirmation_or_is_denied_by_the_capabilit
 ) -> None:
     # Given two halves
     broker = rig.open(group)
-    first, second = (stored(outcome) for outcome in broker.prepare([message(topic), message(topic)], timeout=PATIENCE))
+    first, second = prepare_all(broker, [message(topic), message(topic)])
     # When one is committed and one is rolled back
     endings = [Ending(first, Verdict.COMMIT), Ending(second, Verdict.ROLLBACK)]
     answers = {ended.confirmation for ended in broker.resolve(endings, until=monotonic() + PATIENCE)}
@@ -101,8 +102,7 @@ def test_bodies_pass_byte_for_byte(rig: Rig, topic: str, group: str, body: bytes
     broker = rig.open(group)
     outgoing = message(topic, body=body)
     # When it is sent
-    (outcome,) = broker.prepare([outgoing], timeout=PATIENCE)
-    end_one(broker, stored(outcome), Verdict.COMMIT)
+    end_one(broker, prepare_one(broker, outgoing), Verdict.COMMIT)
     # Then it arrives whole
     expect_soon(lambda: ids(rig, topic) == [outgoing.unique_id], "the message is visible", within=rig.deadline)
     assert rig.visible(topic)[0].body == body

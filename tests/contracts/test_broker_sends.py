@@ -9,13 +9,13 @@ from outbox.lifecycle import Verdict
 from outbox.timer import Timer
 from outbox.verdict import Confirmation, Sighting
 from tests.contracts.rig import (
-    PATIENCE,
     Rig,
     end_one,
     ids,
     look_up,
     message,
     now,
+    outcomes_of,
     prepare_one,
     publish,
     settled_ids,
@@ -28,7 +28,7 @@ def test_a_plain_message_is_visible_once(rig: Rig, plain_topic: str, group: str)
     # Given a broker; When a plain message is sent
     broker = rig.open(group)
     outgoing = message(plain_topic, tag="log", properties={"a": "b"})
-    outcomes = broker.send([outgoing], timeout=PATIENCE)
+    outcomes = outcomes_of(broker.send, [outgoing])
     # Then it is visible, once, as it was sent
     assert outcomes == [Sent(outgoing.unique_id)]
     expect_soon(lambda: outgoing.unique_id in ids(rig, plain_topic), "the message is visible", within=rig.deadline)
@@ -53,7 +53,7 @@ def test_the_brokers_timer_delivers_at_a_moment(rig: Rig, group: str) -> None:
     deliver_at = now() + timedelta(seconds=3)
     timed = message(topic, lane=None, properties=Timer(deliver_at).properties())
     # When it is sent; Then it is stored
-    assert broker.send([timed], timeout=PATIENCE) == [Sent(timed.unique_id)]
+    assert outcomes_of(broker.send, [timed]) == [Sent(timed.unique_id)]
     # And nobody sees it before its time, to which the broker's timer is true within a second
     expect_soon(lambda: ids(rig, topic) == [timed.unique_id], "the moment of delivery has come", within=rig.deadline)
     assert now() > deliver_at - timedelta(seconds=1)
@@ -63,7 +63,7 @@ def test_the_brokers_timer_delivers_after_a_level_of_delay(rig: Rig, group: str)
     # Given a plain message on the second level, which is five seconds; When it is sent
     broker, topic, sent_at = rig.open(group), rig.fresh_timed_topic(), now()
     level = message(topic, lane=None, properties=Timer(level=2).properties())
-    (outcome,) = broker.send([level], timeout=PATIENCE)
+    (outcome,) = outcomes_of(broker.send, [level])
     # Then it is refused by a transport that knows no levels, or comes when they say
     if not rig.capabilities.confirms:
         assert isinstance(outcome, Refused)
@@ -75,7 +75,7 @@ def test_the_brokers_timer_delivers_after_a_level_of_delay(rig: Rig, group: str)
 def test_a_half_with_a_timer_is_lost(rig: Rig, topic: str, group: str) -> None:
     # Given a half on the first level of delay, which is what add refuses to make
     broker = rig.open(group)
-    (outcome,) = broker.prepare([message(topic, properties=Timer(level=1).properties())], timeout=PATIENCE)
+    (outcome,) = outcomes_of(broker.prepare, [message(topic, properties=Timer(level=1).properties())])
     if not isinstance(outcome, Stored):  # a proxy's transport sends no levels; native seeks the half where halves are
         assert isinstance(outcome, Refused | Unknown)
         return

@@ -7,7 +7,7 @@ import pytest
 from outbox.brokers.base import Outgoing, Sent
 from outbox.brokers.source import Delivery, Source
 from outbox.clock import monotonic
-from tests.contracts.rig import PATIENCE, Rig, answer_in_time, attempts_of, ids, message, receive_all, receive_until
+from tests.contracts.rig import Rig, answer_in_time, attempts_of, ids, message, outcomes_of, receive_all, receive_until
 from tests.waiting import expect_soon
 
 LONG = 60.0
@@ -25,7 +25,7 @@ def topic(plain_topic: str) -> str:
 def send(rig: Rig, topic: str, *fields: dict[str, object]) -> list[Outgoing]:
     """Sends plain messages, one for each set of fields, and waits until they are visible."""
     batch = [message(topic, **each) for each in fields]
-    outcomes = rig.open(rig.fresh_group()).send(batch, timeout=PATIENCE)
+    outcomes = outcomes_of(rig.open(rig.fresh_group()).send, batch)
     assert {type(outcome) for outcome in outcomes} == {Sent}
     wanted = {outgoing.unique_id for outgoing in batch}
     expect_soon(lambda: wanted <= set(ids(rig, topic)), "the messages are visible", within=rig.deadline)
