@@ -22,6 +22,7 @@ from outbox.brokers.base import (
     Outage,
     Outgoing,
     Prepared,
+    Sent,
     Sought,
     Stored,
 )
@@ -141,6 +142,12 @@ def outcomes_of(give: Callable[[Sequence[Outgoing], float], list[Effect]], batch
         for n, outcome in zip(away, give([batch[n] for n in away], PATIENCE), strict=True):
             outcomes[n] = outcome
     return outcomes
+
+
+def send_all(broker: Broker, batch: Sequence[Outgoing]) -> None:
+    """Sends plain messages; the broker must accept them."""
+    outcomes = outcomes_of(broker.send, batch)
+    assert [type(outcome) for outcome in outcomes] == [Sent] * len(batch), outcomes
 
 
 def prepare_all(broker: Broker, batch: Sequence[Outgoing]) -> list[Half]:

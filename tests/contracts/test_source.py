@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from outbox.brokers.base import Outgoing, Sent
+from outbox.brokers.base import Outgoing
 from outbox.brokers.source import Delivery, Source
 from outbox.clock import monotonic
-from tests.contracts.rig import Rig, answer_in_time, attempts_of, ids, message, outcomes_of, receive_all, receive_until
+from tests.contracts.rig import Rig, answer_in_time, attempts_of, ids, message, receive_all, receive_until, send_all
 from tests.waiting import expect_soon
 
 LONG = 60.0
@@ -25,8 +25,7 @@ def topic(plain_topic: str) -> str:
 def send(rig: Rig, topic: str, *fields: dict[str, object]) -> list[Outgoing]:
     """Sends plain messages, one for each set of fields, and waits until they are visible."""
     batch = [message(topic, **each) for each in fields]
-    outcomes = outcomes_of(rig.open(rig.fresh_group()).send, batch)
-    assert {type(outcome) for outcome in outcomes} == {Sent}
+    send_all(rig.open(rig.fresh_group()), batch)
     wanted = {outgoing.unique_id for outgoing in batch}
     expect_soon(lambda: wanted <= set(ids(rig, topic)), "the messages are visible", within=rig.deadline)
     return batch

@@ -7,10 +7,12 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
+from outbox.brokers.source import Delivery
 from outbox.columns import ExactText
-from outbox.consumer import Inbox, Message
+from outbox.consumer import Inbox, InProgress, Message, Outcome
 from outbox.consumer.schema import inbox as inbox_table
 from outbox.consumer.schema import parked
+from tests.waiting import expect_soon
 
 metadata = sa.MetaData()
 #: Without a unique key: an effect that happens twice shows.
@@ -44,6 +46,21 @@ def shop(database: str | Engine | AsyncEngine, step: Step = record, **settings: 
     inbox = Inbox(database, **{"consumer": "stock", **settings})  # type: ignore[arg-type]
     inbox.handler(topic="payments")(step)
     return inbox
+
+
+def until_free(inbox: Inbox, received: Delivery, *busy: type[Outcome]) -> Outcome:
+    """The outcome once nobody holds the key: a server lets go of what a dead connection held a moment later.
+
+    ``busy``: outcomes that say so besides ``InProgress``.
+    """
+    outcomes: list[Outcome] = []
+
+    def is_free() -> bool:
+        outcomes.append(inbox.process(received))
+        return not isinstance(outcomes[-1], (InProgress, *busy))
+
+    expect_soon(is_free, "its key is free")
+    return outcomes[-1]
 
 
 def keys_done(engine: Engine, consumer: str = "stock") -> list[str]:

@@ -18,16 +18,14 @@ from outbox.consumer import (
     InProgress,
     LeasedInbox,
     Message,
-    Outcome,
     Processed,
     Retry,
 )
 from outbox.consumer.claims import Claim, insert_undone
 from outbox.store.conflicts import TRIES
 from outbox.store.database import Database
-from tests.integration.consumer.shop import Step, count, effects, keys_done, record, rows, shop, stock
+from tests.integration.consumer.shop import Step, count, effects, keys_done, record, rows, shop, stock, until_free
 from tests.unit.consumer.fakes import delivery
-from tests.waiting import expect_soon
 
 #: How each database is made to raise an error of our choice.
 RAISE = {
@@ -203,16 +201,11 @@ def test_an_unknown_result_of_commit_is_a_retry(
 
     monkeypatch.setattr(engine.dialect, "do_commit", cut)
     # When the message is delivered, and again until the server has noticed that the first transaction is over
-    outcomes = [inbox.process(received)]
-
-    def is_told() -> bool:
-        outcomes.append(inbox.process(received))
-        return not isinstance(outcomes[-1], InProgress | Retry)  # MariaDB says Retry after its lock time-out
-
-    expect_soon(is_told, "its key is free")
+    first = inbox.process(received)
+    last = until_free(inbox, received, Retry)  # which MariaDB says after its lock time-out
     # Then the first claims nothing, and the last finds out
-    assert isinstance(outcomes[0], Retry)
-    assert outcomes[-1] == (Duplicate() if arrives else Processed())
+    assert isinstance(first, Retry)
+    assert last == (Duplicate() if arrives else Processed())
     assert keys_done(engine) == ["k"]
 
 
@@ -239,17 +232,11 @@ def test_a_connection_that_dies_under_the_handler_keeps_nothing(
     with copies(None) as url, opened(url) as engine:
         inbox, received = shop(url, step, lock_timeout=20), delivery(keys=("k",))
         # When it is delivered, and again until the server has let go of what that connection held
-        first, outcomes = inbox.process(received), list[Outcome]()
-
-        def is_free() -> bool:
-            outcomes.append(inbox.process(received))
-            return not isinstance(outcomes[-1], InProgress)
-
-        expect_soon(is_free, "its key is free")
+        first, last = inbox.process(received), until_free(inbox, received)
         # Then only the last has an effect
         assert isinstance(first, Retry)
         assert first.outage is not swallow
-        assert outcomes[-1] == Processed()
+        assert last == Processed()
         assert keys_done(engine) == ["k"]
         inbox.close()
 

@@ -10,12 +10,11 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from outbox.consumer import Duplicate, InProgress, Message, Outcome, Park, Processed, Retry
+from outbox.consumer import Duplicate, Message, Outcome, Park, Processed, Retry
 from outbox.consumer.schema import inbox as inbox_table
 from outbox.store.database import Database
-from tests.integration.consumer.shop import Step, keys_done, record, rows, shop, stock
+from tests.integration.consumer.shop import Step, keys_done, record, rows, shop, stock, until_free
 from tests.unit.consumer.fakes import delivery
-from tests.waiting import expect_soon
 
 
 def once(misstep: Step) -> Step:
@@ -48,14 +47,7 @@ def twice(url: str, step: Step) -> tuple[Outcome, Outcome]:
     """
     inbox, received = shop(url, step, lock_timeout=20), delivery(keys=("k",))
     try:
-        first, others = inbox.process(received), list[Outcome]()
-
-        def is_free() -> bool:
-            others.append(inbox.process(received))
-            return not isinstance(others[-1], InProgress)
-
-        expect_soon(is_free, "its key is free")
-        return first, others[-1]
+        return inbox.process(received), until_free(inbox, received)
     finally:
         inbox.close()
 

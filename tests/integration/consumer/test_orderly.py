@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from outbox.brokers.base import Sent
 from outbox.consumer import Message
 from tests.contracts.remoting_rig import (
     RemotingRig,
@@ -18,7 +17,7 @@ from tests.contracts.remoting_rig import (
     remoting_rig,  # noqa: F401 -- a fixture
     remoting_topics,  # noqa: F401 -- a fixture
 )
-from tests.contracts.rig import Rig, message
+from tests.contracts.rig import Rig, message, send_all
 from tests.integration.consumer.child import MANY
 from tests.integration.consumer.shop import effects_in_order, record
 from tests.integration.consumer.test_processes import child, line
@@ -37,8 +36,7 @@ def send(rig: Rig, topic: str) -> None:
     """Each lane's messages one after another."""
     broker = rig.open(rig.fresh_group())
     for number in range(EACH):
-        outcomes = broker.send([message(topic, key=f"{lane}-{number}", lane=lane) for lane in LANES], timeout=60)
-        assert {type(outcome) for outcome in outcomes} == {Sent}
+        send_all(broker, [message(topic, key=f"{lane}-{number}", lane=lane) for lane in LANES])
 
 
 def await_effects(store: Engine, wanted: int) -> None:  # noqa: F811

@@ -11,11 +11,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from outbox.consumer import Duplicate, InProgress, Outcome, Processed, Retry
-from tests.integration.consumer.shop import keys_done, rows, shop
+from outbox.consumer import Duplicate, Processed, Retry
+from tests.integration.consumer.shop import keys_done, rows, shop, until_free
 from tests.services.databases import fresh_database
 from tests.unit.consumer.fakes import delivery
-from tests.waiting import expect_soon
 
 ROOT = Path(__file__).parents[3]
 CRASH_POINTS = [
@@ -95,15 +94,10 @@ def test_a_kill_at_any_step_and_a_redelivery_leave_one_effect(migrated_url: str,
         process.kill()
     # When the message is delivered again until the database has noticed the death
     inbox = shop(migrated_url, row_lock=point == "after the reservation")
-    again, outcomes = delivery(keys=("k",), body=b"same", attempt=2), list[Outcome]()
-
-    def is_told() -> bool:
-        outcomes.append(inbox.process(again))
-        return not isinstance(outcomes[-1], InProgress | Retry)
-
-    expect_soon(is_told, "its key is free")
+    again = delivery(keys=("k",), body=b"same", attempt=2)
+    outcome = until_free(inbox, again, Retry)
     # Then there is one effect, whoever made it
-    assert outcomes[-1] == (Duplicate() if point == "before the acknowledgement" else Processed())
+    assert outcome == (Duplicate() if point == "before the acknowledgement" else Processed())
     assert keys_done(engine) == ["k"]
     assert inbox.process(again) == Duplicate()
     inbox.close()

@@ -8,11 +8,10 @@ import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from outbox.brokers.base import Sent
 from outbox.clock import monotonic
 from outbox.consumer import Message
 from tests.contracts.remoting_rig import remoting_rig, remoting_topics  # noqa: F401 -- fixtures
-from tests.contracts.rig import Rig, message
+from tests.contracts.rig import Rig, message, send_all
 from tests.integration.consumer.shop import effects_in_order, reasons, record
 from tests.integration.consumer.test_sources import (
     DEADLINE,
@@ -40,8 +39,7 @@ def send(rig: Rig, topic: str, *keys: str) -> None:  # noqa: F811
     """One message after another, all in one lane."""
     broker = rig.open(rig.fresh_group())
     for key in keys:
-        (outcome,) = broker.send([message(topic, key=key, body=key.encode())], timeout=60)
-        assert isinstance(outcome, Sent)
+        send_all(broker, [message(topic, key=key, body=key.encode())])
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["ordinary", "orderly"])

@@ -10,13 +10,12 @@ import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from outbox.brokers.base import Sent
 from outbox.brokers.source import Delivery, Source
 from outbox.consumer import Message, Permanent, RunnerSettings, run
 from outbox.store.database import Database
 from tests.contracts.conftest import *  # noqa: F403 -- the rigs' fixtures
 from tests.contracts.conftest import TRANSPORTS
-from tests.contracts.rig import Rig, message
+from tests.contracts.rig import Rig, message, send_all
 from tests.integration.consumer.shop import Step, keys_done, metadata, reasons, record, shop
 from tests.waiting import expect_soon
 
@@ -119,8 +118,7 @@ def send(rig: Rig, topic: str, *keys: str) -> list[str]:
     """Sends one message per key; the unique ids."""
     broker = rig.open(rig.fresh_group())
     batch = [message(topic, key=key, body=key.encode(), lane=None) for key in keys]
-    outcomes = broker.send(batch, timeout=60)
-    assert [type(outcome) for outcome in outcomes] == [Sent] * len(batch)
+    send_all(broker, batch)
     return [each.unique_id for each in batch]
 
 
