@@ -178,10 +178,13 @@ def last_id(database: Database) -> int:
         return int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(outbox.c.id), 0))).scalar_one())
 
 
-def arrivals(namesrv: str, topic: str) -> tuple[Counter[str], list[float]]:
-    """How often each key lies in the topic, and the moments at which the broker made messages visible, in order."""
+def arrivals(namesrv: str, topic: str, count: int = 0) -> tuple[Counter[str], list[float]]:
+    """How often each key lies in the topic, and the moments at which the broker made messages visible, in order.
+
+    Read once there are ``count`` messages: the broker shows what it has stored a moment later.
+    """
     with Admin(namesrv) as admin:
-        messages = list(admin.read(topic))
+        messages = admin.read_soon(topic, count)
     return Counter(it.properties["KEYS"] for it in messages), sorted(it.stored_at / 1000 for it in messages)
 
 

@@ -100,6 +100,5 @@ def test_checks_go_on_after_the_proxy_has_restarted(rocketmq: str, proxy_server:
         # And the proxy's memory of the halves is not needed: the answer to a check makes the message visible (and the
         # answer to one more check, of a broker that had not written down yet that the half has ended, makes a copy)
         decided.set()
-        expect_soon(lambda: bool(list(admin.read(topic))), "the message is visible", within=DEADLINE)
-        assert {it.properties["UNIQ_KEY"] for it in admin.read(topic)} == {own.half_id}
+        assert {it.properties["UNIQ_KEY"] for it in admin.read_soon(topic, within=DEADLINE)} == {own.half_id}
         broker.close()

@@ -83,7 +83,7 @@ def test_a_broker_that_is_away_while_rows_pile_up(
         expect_soon(relay.ready, "the relay is ready", within=DEADLINE)
         order = decided_order(database, before)
         assert len(displaced(order, IN_HAND)) <= IN_HAND
-        keys, _ = arrivals(cluster.namesrv, topic)
+        keys, _ = arrivals(cluster.namesrv, topic, 3 * ROWS)
         assert (len(keys), set(keys.values())) == (3 * ROWS, {1})
         assert waiting - warm < 50
         print(f"first message {first_delivery(database, before, back):.3f} s after the broker was back")
@@ -117,6 +117,6 @@ def test_a_rolling_restart_of_two_relays_under_load(
         rows = 10 * next(added)
         # Then no row waits for a lease of one that left, none is lost, and none is visible twice
         expect_soon(lambda: delivered(database) == rows, "all rows are delivered", within=DEADLINE)
-        keys, moments = arrivals(cluster.namesrv, topic)
+        keys, moments = arrivals(cluster.namesrv, topic, rows)
         assert (len(keys), set(keys.values())) == (rows, {1})
         print(f"longest gap between two arrivals: {longest_gap(moments):.3f} s")

@@ -67,13 +67,17 @@ def visible(cluster: RocketMQ, topic: str) -> list[str]:
 
 
 def commit_until_confirmed(broker: RemotingBroker, halves: list[Half]) -> list[str]:
-    """Commits halves at a broker that may still be starting; their ids."""
+    """Commits halves at a broker that may still be starting; their ids.
+
+    One that is busy gets its time: a COMMIT that is sent again, because the first one still waits there, makes a second
+    message.
+    """
     left = [Ending(half, Verdict.COMMIT) for half in halves]
     ids = sorted(ending.half.half_id for ending in left)
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + 2 * DEADLINE
     while left:
         assert time.monotonic() < end, f"{len(left)} commits are not confirmed"
-        ended = broker.resolve(left, monotonic() + 5)
+        ended = broker.resolve(left, monotonic() + DEADLINE)
         left = [each for each, said in zip(left, ended, strict=True) if said.confirmation is not Confirmation.CONFIRMED]
         time.sleep(0.05)
     return ids

@@ -98,7 +98,7 @@ def test_each_tenant_publishes_and_receives_its_own(rocketmq: str, tenants: tupl
         assert (again.topic, again.unique_id, again.attempt) == (topic, half.half_id, 2)
         assert source.bury(again, "no use")
         with Admin(rocketmq) as admin:
-            letters = admin.read(f"%DLQ%{tenant.settings.namespace}%{GROUP}")
+            letters = admin.read_soon(f"%DLQ%{tenant.settings.namespace}%{GROUP}")
             assert [letter.properties["UNIQ_KEY"] for letter in letters] == [half.half_id]
 
 

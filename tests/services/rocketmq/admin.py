@@ -11,6 +11,7 @@ from outbox.brokers.remoting.frames import Frame
 from outbox.brokers.remoting.questions import config, pull_fields, runtime
 from outbox.brokers.remoting.routes import NoRoute, Routes, split_addresses
 from outbox.brokers.remoting.stored import StoredMessage, decode_messages
+from tests.waiting import expect_soon
 
 _READ_WRITE: Final = 6
 _PULL_FOUND: Final = 0
@@ -118,6 +119,17 @@ class Admin:
         for broker, queues in sorted(route.readable.items()):
             for queue in range(queues):
                 yield from self._read_queue(route.masters[broker], topic, queue)
+
+    def read_soon(self, topic: str, count: int = 1, *, within: float = 60.0) -> list[StoredMessage]:
+        """As ``read``, once there are so many: the broker shows what it has stored, and a new topic, a moment later."""
+        read: list[StoredMessage] = []
+
+        def is_there() -> bool:
+            read[:] = self.read(topic)
+            return len(read) >= count
+
+        expect_soon(is_there, f"{count} messages lie in {topic}", within=within)
+        return read
 
     def _read_queue(self, address: str, topic: str, queue: int) -> Iterator[StoredMessage]:
         offset = 0
