@@ -31,7 +31,7 @@ demo: $(RUNTIME) ## Show the whole story on SQLite and the embedded broker; need
 
 test: $(DEVELOPMENT) ## Lint, then every test on real servers, with coverage
 	@$(MAKE) --no-print-directory --jobs=5 $(LINT) services
-	@$(RUN) -m $(if $(ARGS),pytest $(ARGS),tests.services.sharing $(RUN) -m pytest -n $(WORKERS) --dist worksteal --cov --cov-report=term:skip-covered)
+	@$(RUN) -m $(if $(ARGS),pytest $(ARGS),tests.services.sharing $(RUN) -m tests.suite -n $(WORKERS) --dist worksteal --cov --cov-report=term:skip-covered)
 
 lint: $(DEVELOPMENT) ## Style, types and import contracts
 	@$(MAKE) --no-print-directory --jobs=4 $(LINT)
