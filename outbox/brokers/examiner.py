@@ -83,6 +83,10 @@ class OutOfReach(CannotTell):
     """The server itself does not answer, so that it is no use to ask it for more."""
 
 
+class NotMade(OutOfReach):
+    """The embedded broker's file is not there: its first relay makes it."""
+
+
 class Examiner(Protocol):
     """Reads and changes nothing; every call raises ``CannotTell`` with what could not be read and why."""
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from outbox.brokers.examiner import Examiner, OutOfReach
+from outbox.brokers.examiner import Examiner, NotMade, OutOfReach
 from outbox.brokers.ledger import CannotTell
 from outbox.doctor import broker_checks, broker_subjects
 from outbox.doctor.database_examination import Known
-from outbox.doctor.findings import Finding
+from outbox.doctor.findings import Finding, Level
 from outbox.settings import Settings
 
 #: Discarded halves that are looked at, latest first.
@@ -33,7 +33,8 @@ class BrokerExamination:
         try:
             masters = self._examiner.masters()
         except CannotTell as problem:
-            yield broker_subjects.BROKER_REACHABLE.problem("cluster", str(problem))
+            begins = isinstance(problem, NotMade) and not self._known.published
+            yield broker_subjects.BROKER_REACHABLE.judged("cluster", str(problem), None if begins else Level.PROBLEM)
             return
         if not masters:
             yield broker_subjects.BROKER_REACHABLE.problem("cluster", "the name servers know no broker")

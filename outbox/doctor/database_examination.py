@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from outbox.doctor import database_checks, database_subjects, row_checks
 from outbox.doctor.findings import Finding
+from outbox.lifecycle import State
 from outbox.message import Mode
 from outbox.origin import origin_of
 from outbox.settings import Settings
@@ -30,6 +31,8 @@ class Known:
     groups: dict[str, int] = field(default_factory=dict)
     #: Rows of the settings' group may need an answer although none is committed.
     pending: bool = False
+    #: A relay has found a broker for these rows.
+    published: bool = False
     #: "": not known.
     origin: str = ""
 
@@ -93,6 +96,7 @@ class DatabaseExamination:
         if self._tables_are_missing():
             return
         facts = ExaminedRows(self._database).facts(row_checks.LONG)
+        self.known.published = any(facts.rows[state] for state in (State.COMMITTED, State.DELIVERED))
         yield from row_checks.of_rows(facts)
         yield from row_checks.of_heartbeats(facts, self._settings.heartbeat_gap)
 

@@ -13,7 +13,7 @@ from outbox.brokers.embedded.inspect import VisibleMessage, read_entry
 from outbox.brokers.embedded.schema import DISCARD_TOPIC, QUEUES
 from outbox.brokers.embedded.storefile import StoreFile, Unavailable
 from outbox.brokers.embedded.timing import LIKE_ROCKETMQ, BrokerTiming, Clock
-from outbox.brokers.examiner import Discarded, DiscardTopic, GroupFacts, OutOfReach, Runtime, TopicFacts
+from outbox.brokers.examiner import Discarded, DiscardTopic, GroupFacts, NotMade, OutOfReach, Runtime, TopicFacts
 
 _READ_WRITE = 6
 
@@ -29,7 +29,7 @@ class EmbeddedExaminer:
     def masters(self) -> Collection[str]:
         """The one that there is. A file that is not there is not made: its name may be mistyped."""
         if not self._file.path.exists():
-            raise OutOfReach(f"{self._file.path}: there is no such file; the first relay makes it")
+            raise NotMade(f"{self._file.path}: there is no such file; the first relay makes it")
         with self._reading():
             return (BROKER,)
 

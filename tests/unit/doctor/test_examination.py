@@ -11,9 +11,11 @@ from outbox.brokers.examiner import DiscardTopic, Examiner, GroupFacts, OutOfRea
 from outbox.brokers.ledger import CannotTell
 from outbox.doctor.examination import examine
 from outbox.doctor.findings import Finding, Level
+from outbox.lifecycle import State
 from outbox.settings import Settings, load
 from outbox.store.database import Database
 from outbox.wiring import open_examiner
+from tests.integration.rows import added, force
 from tests.unit.doctor.cases import ids, not_ok
 from tests.unit.doctor.test_broker_checks import HEALTHY, TOPIC
 
@@ -185,3 +187,26 @@ def test_name_servers_are_asked_whatever_the_transport(settings: Settings) -> No
 def test_the_embedded_broker_is_told(settings: Settings, database: Database) -> None:
     embedded = settings.model_copy(update={"broker_url": "embedded:///somewhere.db"})
     assert not_ok(examined(embedded, database, Answers()))["broker-embedded"] is Level.NOTE
+
+
+def test_before_the_first_relay_nothing_is_wrong_with_an_embedded_broker(
+    settings: Settings, database: Database, tmp_path: Path
+) -> None:
+    # Given an embedded broker that no relay has made yet, and a row that waits for one
+    embedded = settings.model_copy(update={"broker_url": f"embedded://{tmp_path / 'broker.db'}"})
+    (row_id,) = added(database)
+
+    def found() -> tuple[dict[str, Level], list[str]]:
+        examiner = open_examiner(embedded)
+        findings = examined(embedded, database, examiner)
+        assert examiner is not None
+        examiner.close()
+        return not_ok(findings), [it.seen for it in findings if it.id == "broker-reachable"]
+
+    # When they are examined / Then nobody has to mend the broker, and who makes it is told
+    levels, (seen,) = found()
+    assert levels == {"broker-embedded": Level.NOTE, "listener-heartbeat": Level.WARNING}
+    assert seen.endswith("there is no such file; the first relay makes it")
+    # When messages were published before, so that the file was another one / Then that is a problem
+    force(database, row_id, state=State.DELIVERED)
+    assert found()[0]["broker-reachable"] is Level.PROBLEM
