@@ -33,6 +33,7 @@ def upgrade(database: Database) -> None:
         connection.begin()
         with _alone(connection), resuming(connection):
             _refuse_old(connection)
+            _keep_revision_as_text(connection)
             try:
                 command.upgrade(_config(connection=connection), "head")
             except CommandError as error:
@@ -57,6 +58,17 @@ def _refuse_old(connection: Connection) -> None:
     if release and release < (oldest := oldest_of(name)):
         at = where(connection.engine.url)
         raise SchemaError(f"{at} is {name} {dotted(release)}: the toolkit needs {name} {dotted(oldest)} or newer")
+
+
+def _keep_revision_as_text(connection: Connection) -> None:
+    """Alembic does not know its own revisions again where MySQL's default character set, binary, made them bytes."""
+    inspector = sa.inspect(connection)
+    if connection.dialect.name not in MYSQL_FAMILY or not inspector.has_table(VERSION_TABLE):
+        return
+    (column,) = inspector.get_columns(VERSION_TABLE)
+    if isinstance(column["type"], sa.VARBINARY):
+        text = f"{column['name']} VARCHAR(32) CHARACTER SET utf8mb4 NOT NULL"
+        connection.exec_driver_sql(f"ALTER TABLE {VERSION_TABLE} MODIFY {text}")
 
 
 @contextmanager

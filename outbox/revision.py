@@ -9,6 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from outbox.columns import ExactText
 from outbox.errors import SchemaError
 from outbox.shown import where
 from outbox.store.database import Database
@@ -17,8 +18,8 @@ from outbox.store.database import Database
 VERSION_TABLE = "outbox_schema_version"
 #: How a database is chosen; the last is for those that ``outbox.toml`` lists.
 _CHOICE = "OUTBOX_DATABASE_URL, --database-url or --database"
-#: Alembic's table, of one row.
-_versions = sa.table(VERSION_TABLE, sa.column("version_num", sa.String(32)))
+#: Alembic's table, of one row. Its text is bytes where the default character set of a MySQL database is binary.
+_versions = sa.table(VERSION_TABLE, sa.column("version_num", ExactText(32)))
 
 
 def current(connection: Connection) -> str | None:

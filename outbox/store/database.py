@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
@@ -212,7 +213,21 @@ def _opened(url: URL, pool_size: int, statement_timeout: float) -> Engine:
         ) from error
     if engine.dialect.is_async:
         raise SettingsError(f"database_url: {url.drivername!r} is an asynchronous driver: leave the driver out")
+    if url.get_backend_name() in MYSQL_FAMILY:
+        _check_options(engine)
     return engine
+
+
+def _check_options(engine: Engine) -> None:
+    """What drivers of MySQL make of a wrong option is no database error, and comes with the first connection only."""
+    words, options = engine.dialect.create_connect_args(engine.url)
+    try:
+        signature(engine.dialect.loaded_dbapi.connect).bind(*words, **options)
+    except TypeError as error:
+        raise SettingsError(f"database_url: {error}: correct that option behind the '?', or leave it out") from error
+    charset = str(options.get("charset", "utf8mb4"))
+    if not charset.startswith("utf8"):
+        raise SettingsError(f"database_url: charset={charset}: write utf8mb4, or leave it out: texts are Unicode")
 
 
 def _longest_idle(statement_timeout: float) -> int:

@@ -3,10 +3,12 @@
 import re
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from outbox import migrate
+from outbox import migrate, revision
+from outbox.errors import SettingsError
 from outbox.store.database import Database
 from outbox.store.exclusive import exclusive
 from tests.services.databases import fresh_database
@@ -33,6 +35,29 @@ def test_locks_have_names_that_every_version_can_make(mariadb: str) -> None:
     # Then no name needs a function that is gone
     assert sum("get_lock" in statement for statement in seen) == 2
     assert [statement for statement in seen if _GONE.search(statement)] == []
+
+
+def test_a_database_of_bytes_knows_its_revision(mariadb: str) -> None:
+    # Given a database whose default character set is binary
+    with fresh_database(mariadb) as url:
+        database = Database(url)
+        with database.transaction() as connection:
+            connection.exec_driver_sql("ALTER DATABASE CHARACTER SET binary")
+        database.engine.dispose()  # a connection keeps the default with which it came to the database
+        # When it is upgraded, and once more / Then it is at the revision that this version needs
+        for _ in range(2):
+            migrate.upgrade(database)
+            revision.check(database)
+        database.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [("charset=binary", "charset=binary: write utf8mb4"), ("chrset=utf8mb4", "unexpected keyword argument")],
+)
+def test_an_option_that_is_wrong_is_told_before_anything_is_dialled(option: str, told: str) -> None:
+    with pytest.raises(SettingsError, match=rf"database_url: .*{told}"):
+        Database(f"mysql://app@127.0.0.1:1/orders?{option}")
 
 
 def test_a_user_logs_in_with_a_password(mariadb: str) -> None:
