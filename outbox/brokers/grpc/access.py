@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outbox.ports import is_port
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -35,4 +37,4 @@ def proxies(address: str) -> Sequence[str]:
 
 def _is_address(part: str) -> bool:
     host, _, port = part.partition(":")
-    return bool(host) and port.isdecimal()
+    return bool(host) and is_port(port)

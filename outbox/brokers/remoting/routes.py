@@ -14,6 +14,7 @@ from outbox.brokers.remoting.pipeline import exchange
 from outbox.brokers.remoting.route import MASTER, Route, parse_route
 from outbox.brokers.remoting.stored import loads_lenient
 from outbox.clock import monotonic
+from outbox.ports import is_port
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +32,17 @@ _SEVERAL: Final = 2
 def split_addresses(name_servers: str) -> list[str]:
     """The name servers of ``host:9876;host2:9876``; ``ValueError`` where one is not ``host:port``."""
     addresses = [part.strip() for part in name_servers.split(";") if part.strip()]
-    wrong = [address for address in addresses if not address.rpartition(":")[2].isdigit() or address.startswith(":")]
-    if wrong or not addresses:
+    if not addresses or not all(map(_is_address, addresses)):
         raise ValueError(
             f"name servers {name_servers!r}: write host:port (IPv6: [::1]:9876), several with ';' between them"
         )
     return addresses
+
+
+def _is_address(text: str) -> bool:
+    """What has a comma is no host that is away, but several with the wrong sign between them."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and "," not in host and is_port(port)
 
 
 class NoRoute(Exception):
