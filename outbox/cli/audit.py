@@ -27,6 +27,10 @@ from outbox.wiring import open_broker, open_ledger
 from outbox.words import counted
 
 _LAST: Final = "24h"
+_COMPLETE: Final = (
+    "mend it and audit again. Rows of a broker that was in use before: name it by --broker-url, or begin at the change "
+    "by --since"
+)
 
 Expected = Annotated[
     list[str] | None,
@@ -72,7 +76,7 @@ def audit_command(
         with _opened(loaded, database, scope, others) as audit:
             counts = _told(audit, AuditedRows(database).last_id(), as_json)
     if audit.untold[Untold.UNCLEAR]:
-        typer.echo("outbox: the audit is not complete: the log says why; mend it and audit again", err=True)
+        typer.echo(f"outbox: the audit is not complete: the log says why; {_COMPLETE}", err=True)
         raise typer.Exit(2)
     if counts:
         raise typer.Exit(1)
@@ -113,7 +117,8 @@ def _listed(counts: Mapping[str, int]) -> str:
 @contextmanager
 def _opened(loaded: Settings, database: Database, scope: Scope, others: Collection[str]) -> Iterator[Audit]:
     origin = Identity(database).origin(loaded.service)
-    with closing(open_broker(loaded)) as broker, closing(open_ledger(loaded)) as ledger:
+    # The ledger first: it refuses transports that cannot be audited, before anybody installs what they need.
+    with closing(open_ledger(loaded)) as ledger, closing(open_broker(loaded)) as broker:
         yield Audit(AuditedRows(database), broker, ledger, origin, scope, others)
 
 

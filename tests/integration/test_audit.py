@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -377,6 +378,26 @@ def test_a_store_that_was_replaced_tells_nothing_of_older_rows(bench: Bench, tmp
     done = bench.run("audit", "--json", "--broker-url", f"embedded://{tmp_path}/new.db")
     counts = json.loads(done.out.splitlines()[-1])
     assert (done.code, counts["lost"], counts["expired"] + counts["unclear"]) == (2 if counts["unclear"] else 0, 0, 1)
+
+
+def test_where_rows_went_to_another_broker_the_way_out_is_told(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a broker that was there before a row, and the one that delivered the row
+    there = f"embedded://{tmp_path}/there.db"
+    earlier = open_broker(bench.settings.model_copy(update={"broker_url": there}))
+    assert earlier.reachable(DEADLINE)
+    earlier.close()
+    bench.delivered()
+    # When the wrong one is audited / Then nothing is called lost, and it is told why, and what else to ask for
+    done = bench.run("audit", "--broker-url", there)
+    assert (done.code, done.out) == (2, "1 row, 0 messages: 1 unclear\n")
+    assert "look-up of 1 halves cannot tell" in caplog.text
+    # And both ways that are named lead to the end
+    assert re.search("--broker-url, .* by --since", done.err)
+    assert bench.run("audit").code == 0
+    since = AuditedRows(bench.database).now().isoformat()
+    assert bench.run("audit", "--broker-url", there, "--since", since).code == 0
 
 
 def test_a_terminal_gets_a_bar_and_a_pipe_gets_none(bench: Bench, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from outbox.consumer import RunnerSettings
 from outbox.consumer.schedule import ORDERLY_DELAYS, RETRY_DELAYS
+from outbox.errors import SettingsError
 from outbox.settings import Settings
 from tests.integration.commands import Command, in_process
 
@@ -53,8 +54,10 @@ def test_a_target_that_cannot_consume_is_named(run: Command, target: str, named:
 
 
 @pytest.mark.parametrize(
-    "url", ["kafka://host:9092", "rocketmq://", "rocketmq://host", "rocketmq://host:9876;other", "embedded:"]
-)
+    "url",
+    ["kafka://host:9092", "rocketmq://", "rocketmq://host", "rocketmq://host:9876;other", "embedded:",
+     "rocketmq://host:9876,other:9876", "rocketmq://host:98765", "rocketmq+grpc://host:98765"],
+)  # fmt: skip
 def test_a_broker_that_no_transport_reads_is_named(run: Command, url: str) -> None:
     # Given a database at head
     assert run("db", "upgrade").code == 0
@@ -64,6 +67,19 @@ def test_a_broker_that_no_transport_reads_is_named(run: Command, url: str) -> No
     assert (done.code, done.out) == (2, "")
     assert "OUTBOX_BROKER_URL" in done.err
     assert "Traceback" not in done.err
+
+
+def test_what_cannot_be_audited_needs_nothing_installed(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a host without the client of proxies
+    def missing(_: Settings) -> None:
+        raise SettingsError("pip install it")
+
+    monkeypatch.setattr("outbox.cli.audit.open_broker", missing)
+    assert run("db", "upgrade").code == 0
+    # When rows are audited through a proxy / Then the way that works is told, and no other
+    done = run("audit", "--origin", "orders", "--broker-url", "rocketmq+grpc://host:8081")
+    assert done.code == 2
+    assert "set OUTBOX_BROKER_URL to rocketmq://host:9876" in done.err
 
 
 def test_a_fault_of_the_service_itself_is_not_hidden(run: Command, tmp_path: Path) -> None:

@@ -98,10 +98,13 @@ class EmbeddedBroker:
         try:
             self._expect_open()
             with self._file.reading() as connection:
-                return [self._look_up(connection, it.half, it.since.timestamp()) for it in sought]
+                found = [self._look_up(connection, it.half, it.since.timestamp()) for it in sought]
         except (Unavailable, BrokerClosed) as error:
             log.warning("%d halves cannot be looked up: %s", len(sought), error)
             return [Sighting.CANNOT_TELL] * len(sought)
+        if elsewhere := found.count(Sighting.CANNOT_TELL):
+            log.warning("look-up of %d halves cannot tell: %s was not their broker", elsewhere, self._file.path)
+        return found
 
     def listen(self, topics: Collection[str], on_check: OnCheck, groups: Collection[str] = ()) -> None:  # noqa: ARG002
         """Answers checks of ``group`` and ``groups`` from now on, whatever the topic, as a RocketMQ producer does."""
