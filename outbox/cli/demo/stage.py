@@ -37,9 +37,12 @@ QUICK: dict[str, Any] = {
     "heartbeat_every": 1.0,
     "passes": 1,
     "check_timeout": 1.0,
-    "check_interval": 1.0,
+    # The broker gives a half up after 15 checks, heard or not: not before the story does, however slowly its check-back
+    # starts.
+    "check_interval": 4.0,
 }
-_PATIENCE = 60.0
+#: Seconds that one step may take.
+PATIENCE = 60.0
 Found = TypeVar("Found")
 
 
@@ -73,10 +76,10 @@ class Stage:
 
     def wait(self, what: str, done: Callable[[], bool]) -> None:
         """Waits until ``done``; an ``OutboxError`` says where to look if it takes too long."""
-        until = monotonic() + _PATIENCE
+        until = monotonic() + PATIENCE
         while not done():
             if monotonic() > until:
-                raise OutboxError(f"demo: not within {_PATIENCE:.0f} s: {what}; see the logs in {self._folder}")
+                raise OutboxError(f"demo: not within {PATIENCE:.0f} s: {what}; see the logs in {self._folder}")
             time.sleep(0.05)
 
     def open_halves(self) -> int:
