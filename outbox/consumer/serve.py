@@ -58,6 +58,7 @@ def _purge(target: Strategy, stop: threading.Event, every: float) -> None:
             purged = 0
             while not stop.is_set() and (batch := target.purge()):
                 purged += batch
-            log.info("retention: %d effects forgotten", purged)
+            if purged:
+                log.info("retention: %d effects forgotten", purged)
         except Exception:
             log.exception("retention failed; the next round tries again")

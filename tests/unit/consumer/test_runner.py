@@ -1,5 +1,6 @@
 """The runner against a broker in memory: what the broker is told, and when."""
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -378,7 +379,7 @@ def test_run_refuses_what_is_no_consumer() -> None:
         run(object(), lambda *_: FakeSource(), threading.Event())  # type: ignore[arg-type]
 
 
-def test_a_failing_purge_is_tried_again() -> None:
+def test_a_failing_purge_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     # Given a store that fails at the first purge
     class Failing(FakeStrategy):
         def purge(self) -> int:
@@ -392,7 +393,11 @@ def test_a_failing_purge_is_tried_again() -> None:
     )
     thread.start()
     # When time passes / Then it is purged again, batch after batch
-    expect_soon(lambda: strategy.purges >= 4)
-    stop.set()
-    thread.join(DEADLINE)
+    with caplog.at_level(logging.INFO, "outbox.consumer.serve"):
+        expect_soon(lambda: strategy.purges >= 4)
+        stop.set()
+        thread.join(DEADLINE)
     assert not thread.is_alive()
+    # And rounds that found nothing say nothing
+    told = [record.getMessage() for record in caplog.records if "retention:" in record.getMessage()]
+    assert told == ["retention: 3 effects forgotten"]
