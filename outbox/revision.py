@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
 from outbox.columns import ExactText
 from outbox.errors import SchemaError
 from outbox.shown import where
-from outbox.store.database import Database
+from outbox.store.database import Database, missing_file
 
 #: A name of our own, so that the toolkit lives beside the application's revisions in one database.
 VERSION_TABLE = "outbox_schema_version"
@@ -41,14 +41,18 @@ def knows(revision: str) -> bool:
 
 def check(database: Database) -> None:
     """Raises ``SchemaError`` unless the schema is at this version's revision. Makes no file of SQLite."""
-    if path := database.missing_file():
+    check_at(database.engine)
+
+
+def check_at(engine: Engine) -> None:
+    """The same, over an engine of anybody's."""
+    if path := missing_file(engine.url):
         raise SchemaError(f"{path}: there is no such file: correct the URL, or run `outbox db upgrade`, which makes it")
-    with database.engine.connect() as connection:
-        check_on(connection)
+    with engine.connect() as connection:
+        _check_on(connection)
 
 
-def check_on(connection: Connection) -> None:
-    """Raises ``SchemaError`` unless the schema that the connection sees is at this version's revision."""
+def _check_on(connection: Connection) -> None:
     at = current(connection)
     if at is None:
         raise SchemaError(

@@ -50,7 +50,10 @@ def open_database(settings: Settings, statement_timeout: float = STATEMENT_TIMEO
     if settings.databases:
         names = ", ".join(it.name for it in settings.databases)
         raise SettingsError(f"OUTBOX_DATABASE: several databases are listed: choose one with --database: {names}")
-    if path := sqlite_file(parsed(settings.database_url)):
+    url = parsed(settings.database_url)
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise SettingsError("OUTBOX_DATABASE_URL: names no file, and memory ends with the process: sqlite:///outbox.db")
+    if path := sqlite_file(url):
         _make_folder(path, "OUTBOX_DATABASE_URL")
     # Passes, and what runs beside them: claim, renewal, reconciler, retention, check-back, answers to checks.
     return Database(settings.database_url, pool_size=settings.passes + 8, statement_timeout=statement_timeout)

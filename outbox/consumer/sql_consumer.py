@@ -97,11 +97,7 @@ class SqlConsumer(Consumer):
         """The same, where the engine can be used."""
 
     def _check_store(self) -> None:
-        self._bridge.run(self._check_tables)
-
-    def _check_tables(self) -> None:
-        with self._engine.connect() as connection:
-            revision.check_on(connection)
+        self._bridge.run(revision.check_at, self._engine)
 
     def park(self, delivery: Delivery, reason: str) -> bool:
         """Stores the delivery in the parking table."""

@@ -112,8 +112,7 @@ class Database:
 
     def missing_file(self) -> Path | None:
         """The SQLite file that is not there yet, and that the first connection would make."""
-        path = sqlite_file(self.engine.url)
-        return None if path is None or path.exists() else path
+        return missing_file(self.engine.url)
 
     def close(self) -> None:
         """Closes the pooled connections."""
@@ -202,14 +201,22 @@ def sqlite_file(url: URL) -> Path | None:
     return Path(name)
 
 
+def missing_file(url: URL) -> Path | None:
+    """The SQLite file that is not there yet, and that the first connection would make."""
+    path = sqlite_file(url)
+    return None if path is None or path.exists() else path
+
+
 def _opened(url: URL, pool_size: int, statement_timeout: float) -> Engine:
     """The engine; ``SettingsError`` where its driver is missing or not a synchronous one."""
     try:
         engine = _engine(url, pool_size, statement_timeout)
     except (ModuleNotFoundError, NoSuchModuleError) as error:
+        choice = "" if url.drivername in _DRIVERS.values() else "leave the driver out and "
+        extra = "[mysql]" if url.get_backend_name() in MYSQL_FAMILY else ""
         raise SettingsError(
-            f"database_url: the driver of {url.drivername!r} is missing ({error}): leave the driver out and install "
-            "rocketmq-outbox (PostgreSQL, SQLite) or rocketmq-outbox[mysql] (MariaDB, MySQL)"
+            f"database_url: the driver of {url.drivername!r} is missing ({error}): {choice}"
+            f"pip install 'rocketmq-outbox{extra}'"
         ) from error
     if engine.dialect.is_async:
         raise SettingsError(f"database_url: {url.drivername!r} is an asynchronous driver: leave the driver out")

@@ -69,6 +69,15 @@ def test_a_broker_that_no_transport_reads_is_named(run: Command, url: str) -> No
     assert "Traceback" not in done.err
 
 
+def test_a_consumer_makes_no_file_of_a_mistyped_name(run: Command, tmp_path: Path) -> None:
+    service = SERVICE.replace("postgresql://app:secret@127.0.0.1:1/shop", f"sqlite:///{tmp_path / 'mistyped.db'}")
+    (tmp_path / "daemons_mistyped.py").write_text(service)
+    done = run("consume", "daemons_mistyped:away")
+    assert done.code == 2
+    assert "mistyped.db: there is no such file" in done.err
+    assert not [*tmp_path.glob("mistyped.db*")]
+
+
 def test_what_cannot_be_audited_needs_nothing_installed(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a host without the client of proxies
     def missing(_: Settings) -> None:

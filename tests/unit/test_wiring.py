@@ -1,6 +1,7 @@
 """What settings become when transports are opened."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,25 @@ def test_a_scheme_that_no_transport_has_is_called_wrong_and_not_the_origin(url: 
     with pytest.raises(SettingsError, match=f"OUTBOX_BROKER_URL: {re.escape(repr(scheme))} is no scheme") as raised:
         open_broker(load(broker_url=url))
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_refused(url: str) -> None:
+    # Given a database of which the next process would see nothing / Then it is refused, and a file is asked for
+    with pytest.raises(SettingsError, match=r"OUTBOX_DATABASE_URL: names no file, .* sqlite:///"):
+        open_database(load(database_url=url))
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [("mysql://app@host/orders", r"\): pip install 'rocketmq-outbox\[mysql\]'"),
+     ("postgresql+psycopg2://app@host/orders", r"\): leave the driver out and pip install 'rocketmq-outbox'")],
+)  # fmt: skip
+def test_a_missing_driver_is_named_with_what_brings_it(url: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for driver in ("pymysql", "psycopg2"):
+        monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(SettingsError, match=remedy):
+        open_database(load(database_url=url))
 
 
 def test_a_folder_is_made_for_a_file_of_sqlite_and_not_for_a_uri(
