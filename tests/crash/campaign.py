@@ -27,7 +27,7 @@ from tests.services.server import Server
 
 SERVERS: Final[dict[str, Callable[[], Server]]] = {"postgresql": Postgres, "mariadb": MariaDB}
 #: Seconds within which everything must be visible after the last fault. Generous: the machine may be busy.
-DRAINED: Final = 180.0
+DRAINED: Final = 600.0
 #: Seconds for which the topic is watched after that: a copy too many would come with a late check or commit.
 WATCHED: Final = 4.0
 

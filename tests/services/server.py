@@ -20,7 +20,7 @@ from tests.services.errors import ServiceFailed
 from tests.services.ports import free_port
 
 #: Seconds; generous, since the machine may be shared.
-START_DEADLINE = 120.0
+START_DEADLINE = 300.0
 STOP_DEADLINE = 120.0
 #: Starts with a port of their own: a port can be taken between the choice and the server's bind.
 ATTEMPTS = 3

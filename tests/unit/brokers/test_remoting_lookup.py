@@ -106,7 +106,15 @@ def test_absence_waits_for_the_index(opened: Open) -> None:
     # When a half is looked up; Then it is absent once everything before the call is in, and was asked for again
     assert look_up(broker, Half(TOPIC, "ABC", "broker-a", "5 1001", GROUP), NOW) is Sighting.ABSENT
     codes = [request.code for request in server.requests if request.code in {12, 28}]
-    assert codes == [28, 12, 28, 28, 12, 28]
+    assert codes == [12, 28, 28, 28, 12, 28]
+
+
+def test_what_is_visible_costs_the_broker_one_query(opened: Open) -> None:
+    # Given a visible message; When it is looked up
+    server, broker = opened(LookUps(named("ABC")))
+    assert look_up(broker, Half(TOPIC, "ABC", "broker-a", "5 1001", GROUP), NOW) is Sighting.VISIBLE
+    # Then the broker was not asked for its figures, which cost it a hundred times as much
+    assert [request.code for request in server.requests if request.code in {12, 28}] == [12]
 
 
 def test_a_look_up_of_a_broker_that_is_gone_cannot_tell(opened: Open) -> None:
