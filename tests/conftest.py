@@ -23,6 +23,7 @@ from tests.services.mariadb import MariaDB
 from tests.services.postgres import Postgres
 from tests.services.redis import Redis
 from tests.services.require import require, shared
+from tests.unhurried import unhurried  # noqa: F401 -- a fixture
 
 if TYPE_CHECKING:
     from tests.services.rocketmq.proxy import Proxy

@@ -12,6 +12,11 @@ from tests.contracts.rig import Rig
 TRANSPORTS = ("embedded", "remoting", "native", "grpc")
 
 
+@pytest.fixture(autouse=True)
+def _unhurried(unhurried: None) -> None:
+    """Every broker of the suite is there, or nowhere."""
+
+
 @pytest.fixture(params=TRANSPORTS)
 def rig(request: pytest.FixtureRequest) -> Rig:
     """One transport after another."""

@@ -20,8 +20,8 @@ class EmbeddedRig:
     """Opens brokers and sources on one file and closes them."""
 
     capabilities = Capabilities(confirms=True, finds=True, ends_by_handle=True, check_scope="group")
-    deadline = 20.0
-    check_deadline = 20.0
+    deadline = 60.0
+    check_deadline = 60.0
     short_invisible = 0.3
     delays = (0.1, 5.0)
     exclusive = True
@@ -97,6 +97,6 @@ class EmbeddedRig:
 def embedded_rig(tmp_path: Path) -> Iterator[Rig]:
     """A new file for each test; the store is older than whatever the test decides."""
     rig = EmbeddedRig(tmp_path)
-    rig.open("first").send([message("first")], timeout=10)
+    rig.open("first").send([message("first")], timeout=60)
     yield rig
     rig.close()

@@ -19,7 +19,6 @@ class GrpcRig(RemotingRig):
     """Sends through the proxy; what is seen is read over the remoting protocol."""
 
     capabilities = Capabilities(confirms=False, finds=False, ends_by_handle=False, check_scope="topic")
-    check_deadline = 60.0
 
     def __init__(
         self,

@@ -24,8 +24,8 @@ class RemotingRig:
     """Opens brokers and sources on a cluster and closes them."""
 
     capabilities = Capabilities(confirms=True, finds=True, ends_by_handle=True, check_scope="group")
-    deadline = 30.0
-    check_deadline = 30.0
+    deadline = 90.0
+    check_deadline = 90.0
     short_invisible = 2.0
     delays = (1.0, 6.0)
     exclusive = True

@@ -34,7 +34,7 @@ from outbox.verdict import Confirmation, Sighting
 from tests.waiting import expect_soon
 
 #: Seconds for a call that a broker answers at once, unless the machine stands still.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 Effect = TypeVar("Effect")
 

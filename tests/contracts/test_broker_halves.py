@@ -14,6 +14,7 @@ from tests.contracts.rig import (
     end_one,
     ids,
     message,
+    outcomes_of,
     prepare_all,
     prepare_one,
     publish,
@@ -123,7 +124,7 @@ def test_a_bad_message_harms_no_other(rig: Rig, topic: str, group: str) -> None:
     broker = rig.open(group)
     batch = [message(topic, body=b"x" * (5 << 20) if number == 3 else b"good") for number in range(7)]
     # When they are sent together
-    outcomes = broker.prepare(batch, timeout=30)
+    outcomes = outcomes_of(broker.prepare, batch)
     # Then the outcomes are in order, and only the bad one is refused
     assert [type(outcome) for outcome in outcomes] == [Refused if n == 3 else Stored for n in range(7)]
     halves = [stored(outcome) for n, outcome in enumerate(outcomes) if n != 3]
@@ -136,7 +137,7 @@ def test_a_bad_message_harms_no_other(rig: Rig, topic: str, group: str) -> None:
 
 def test_a_refusal_says_why(rig: Rig, topic: str, group: str) -> None:
     # Given a body over the limit; When it is sent; Then the reason is not empty
-    (outcome,) = rig.open(group).prepare([message(topic, body=b"x" * (5 << 20))], timeout=30)
+    (outcome,) = outcomes_of(rig.open(group).prepare, [message(topic, body=b"x" * (5 << 20))])
     assert isinstance(outcome, Refused)
     assert outcome.reason
 
@@ -154,11 +155,11 @@ def test_a_large_batch_keeps_its_order(rig: Rig, topic: str, group: str) -> None
     broker = rig.open(group)
     batch = [message(topic, lane=None) for _ in range(300)]
     # When they are prepared, and every third is rolled back
-    halves = [stored(outcome) for outcome in broker.prepare(batch, timeout=60)]
+    halves = prepare_all(broker, batch)
     assert [half.half_id for half in halves] == [outgoing.unique_id for outgoing in batch]
     verdicts = [Verdict.ROLLBACK if number % 3 == 0 else Verdict.COMMIT for number in range(300)]
     endings = [Ending(half, verdict) for half, verdict in zip(halves, verdicts, strict=True)]
-    ended = broker.resolve(endings, until=monotonic() + 60)
+    ended = broker.resolve(endings, until=monotonic() + PATIENCE)
     # Then each is answered, and exactly the committed ones become visible
     assert len(ended) == len(endings)
     wanted = {half.half_id for half, verdict in zip(halves, verdicts, strict=True) if verdict is Verdict.COMMIT}
@@ -188,6 +189,7 @@ def test_one_connection_serves_several_threads(rig: Rig, topic: str, group: str)
     with ThreadPoolExecutor(4) as pool:
         published = [half.half_id for half in pool.map(lambda _: publish(broker, message(topic)), range(40))]
     # Then every message is there, once
+    expect_soon(lambda: set(published) <= set(ids(rig, topic)), "all are visible", within=rig.deadline)
     assert sorted(settled_ids(rig, broker, topic)) == sorted(published)
 
 

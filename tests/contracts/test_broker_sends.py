@@ -9,6 +9,7 @@ from outbox.lifecycle import Verdict
 from outbox.timer import Timer
 from outbox.verdict import Confirmation, Sighting
 from tests.contracts.rig import (
+    PATIENCE,
     Rig,
     end_one,
     ids,
@@ -40,7 +41,7 @@ def test_a_plain_message_is_visible_once(rig: Rig, plain_topic: str, group: str)
 def test_plain_outcomes_are_in_order(rig: Rig, plain_topic: str, group: str) -> None:
     # Given a message that no broker stores, among good ones; When they are sent together
     batch = [message(plain_topic, body=b"x" * (5 << 20) if number == 1 else b"good") for number in range(4)]
-    outcomes = rig.open(group).send(batch, timeout=30)
+    outcomes = outcomes_of(rig.open(group).send, batch)
     # Then only it is refused
     assert [type(outcome) for outcome in outcomes] == [Sent, Refused, Sent, Sent]
     good = sorted(outgoing.unique_id for number, outgoing in enumerate(batch) if number != 1)
@@ -140,7 +141,7 @@ def test_a_store_that_does_not_go_back_to_the_decision_says_so(rig: Rig, topic: 
 
 def test_a_broker_that_is_there_is_reachable_until_the_connection_is_closed(rig: Rig, group: str) -> None:
     broker = rig.open(group)
-    assert broker.reachable(10)
+    assert broker.reachable(PATIENCE)
     broker.close()
     assert not broker.reachable(2)
 

@@ -17,7 +17,8 @@ from tests.contracts.rig import (
 )
 from tests.waiting import expect_soon
 
-LONG = 60.0
+#: Seconds; longer than any wait for a delivery.
+LONG = 300.0
 
 
 @pytest.fixture
