@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outbox import Outbox
-from outbox.brokers.base import KEY, ORIGIN, ROW_ID, TOKEN, Half, Outgoing, Stored
+from outbox.brokers.base import KEY, ORIGIN, ROW_ID, TOKEN, Half, Outgoing
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.identity import unique_ids
 from outbox.lifecycle import State
@@ -16,6 +16,7 @@ from outbox.store.claims import Claims
 from outbox.store.identity import Identity
 from tests.acceptance.conftest import deployed, rocketmq_stack
 from tests.acceptance.deployment import Deployment, group_of, patient
+from tests.contracts.rig import prepare_one
 from tests.services.databases import fresh_database
 from tests.services.postgres import Postgres
 from tests.services.require import require
@@ -48,9 +49,7 @@ class Orphans:
         """A half that nobody will end."""
         properties = {ORIGIN: origin or self._origin, ROW_ID: str(row_id), TOKEN: token, KEY: key}
         message = Outgoing(self._topic, b"orphan", unique_ids.fresh(), key, properties=properties)
-        (outcome,) = self._broker.prepare([message], 10)
-        assert isinstance(outcome, Stored)
-        return outcome.half
+        return prepare_one(self._broker, message)
 
     def close(self) -> None:
         self._broker.close()

@@ -20,9 +20,8 @@ import pytest
 
 import relay.wiring
 from outbox.audit import Audit, Untold, scope_of
-from outbox.brokers.base import ORIGIN, ROW_ID, Broker, Ending, Half, Outgoing, Stored
+from outbox.brokers.base import ORIGIN, ROW_ID, Broker, Half, Outgoing
 from outbox.brokers.embedded import EmbeddedInspector
-from outbox.clock import monotonic
 from outbox.envelope import Envelopes
 from outbox.identity import fresh_token, unique_ids
 from outbox.lifecycle import State, Verdict
@@ -38,6 +37,7 @@ from outbox.store.identity import Identity
 from outbox.store.operations import Operations
 from outbox.verdict import Confirmation
 from outbox.wiring import open_broker, open_ledger
+from tests.contracts.rig import end_one, prepare_one, send_all
 from tests.integration.commands import Command, in_process
 from tests.integration.conftest import Copies
 from tests.integration.rows import LONG_LEASE, added, column, force
@@ -45,6 +45,7 @@ from tests.services.ports import free_port
 from tests.services.rocketmq import create_topics
 from tests.waiting import expect_soon
 
+pytestmark = pytest.mark.usefixtures("unhurried")
 DEADLINE = 120.0
 NOTHING = {"lost": 0, "repeated": 0, "unfinished": 0, "foreign": 0, "phantom": 0}
 
@@ -77,13 +78,11 @@ class Bench:
 
     def stored(self, outgoing: Outgoing) -> Half:
         """A half at the broker."""
-        (stored,) = self.broker.prepare([outgoing], 10)
-        assert isinstance(stored, Stored), stored
-        return stored.half
+        return prepare_one(self.broker, outgoing)
 
     def commit(self, half: Half) -> None:
         """Makes a visible message of it, once more if it is one."""
-        (ended,) = self.broker.resolve([Ending(half, Verdict.COMMIT)], monotonic() + 10)
+        ended = end_one(self.broker, half, Verdict.COMMIT)
         assert ended.confirmation is Confirmation.CONFIRMED, ended
 
     def decided(self) -> tuple[Attempt, Half]:
@@ -224,7 +223,7 @@ def test_a_plain_row_without_a_message_is_lost_and_one_that_was_sent_twice_is_re
     for attempt in (twice, never):
         force(bench.database, attempt.row_id, mode=Mode.PLAIN, half_id=unique_ids.fresh())
         bench.settle(attempt.row_id)
-    bench.broker.send([bench.sealed(twice), bench.sealed(twice)], 10)
+    send_all(bench.broker, [bench.sealed(twice), bench.sealed(twice)])
     # When they are audited / Then both are found
     bench.expect_findings(("repeated", twice.row_id), ("lost", never.row_id))
 
@@ -288,7 +287,7 @@ def test_messages_of_others_and_of_no_row_are_foreign(bench: Bench) -> None:
         bench.sealed(attempt, **{ROW_ID: str(attempt.row_id + 10**6)}),
         replace(bench.sealed(attempt), key="another-key"),
     ]
-    bench.broker.send(strangers, 10)
+    send_all(bench.broker, strangers)
     # When they are audited / Then each is found, and none counts as a repeat
     rows = [None, None, None, attempt.row_id + 10**6, attempt.row_id]
     found = bench.expect_findings(*[("foreign", row) for row in rows])
@@ -304,7 +303,7 @@ def test_a_message_of_this_database_under_another_origin_is_no_other_service_s(b
     # Given a row of this database that was shipped while OUTBOX_ORIGIN was another word
     attempt, _ = bench.delivered()
     database_id = bench.origin().partition("/")[2]
-    bench.broker.send([bench.sealed(attempt, **{ORIGIN: f"test/{database_id}"})], 10)
+    send_all(bench.broker, [bench.sealed(attempt, **{ORIGIN: f"test/{database_id}"})])
     # When it is audited, though the word is expected / Then it is found, and the setting is doubted
     (finding,) = bench.expect_findings(("foreign", None), arguments=("--expect-origin", "test"))
     assert "is OUTBOX_ORIGIN, now tests, right?" in finding["detail"]
@@ -314,7 +313,7 @@ def test_a_topic_that_neither_a_row_nor_the_broker_knows_is_a_slip(bench: Bench)
     # Given a topic that has rows and messages, one that has a row alone, and one that has a message alone
     attempt, _ = bench.delivered()
     added(bench.database, topic=f"{bench.topic}-rows")
-    bench.broker.send([replace(bench.sealed(attempt), topic=f"{bench.topic}-b")], 10)
+    send_all(bench.broker, [replace(bench.sealed(attempt), topic=f"{bench.topic}-b")])
     # When one is audited that neither side knows / Then that is said
     done = bench.run("audit", "--topic", f"{bench.topic}x")
     assert (done.code, done.out) == (2, "")

@@ -37,6 +37,7 @@ from tests.services.rocketmq import create_topics
 from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
+pytestmark = pytest.mark.usefixtures("unhurried")
 DEADLINE = 120.0
 #: For rows that are open and not due, however long the machine stands still before they are looked at.
 NOT_LATE = timedelta(hours=1)

@@ -29,6 +29,7 @@ from tests.services.rocketmq import RocketMQ
 from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
+pytestmark = pytest.mark.usefixtures("unhurried")
 DEADLINE: Final = 120.0
 EXAMINER: Final = ("examiner", "examiner-secret-1234")
 #: What ``docs/operations.md`` says that doctor needs.

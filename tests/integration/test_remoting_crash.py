@@ -54,7 +54,7 @@ def store(broker: RemotingBroker, topic: str, count: int) -> list[Half]:
     halves: list[Half] = []
     end = time.monotonic() + DEADLINE
     while len(halves) < count:
-        outcomes = broker.prepare(messages(topic, count - len(halves)), timeout=20)
+        outcomes = broker.prepare(messages(topic, count - len(halves)), timeout=DEADLINE)
         halves += [outcome.half for outcome in outcomes if isinstance(outcome, Stored)]
         assert time.monotonic() < end, outcomes
     return halves

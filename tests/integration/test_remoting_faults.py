@@ -112,7 +112,7 @@ def ports(cluster: RocketMQ) -> set[int]:
 
 def flood(broker: RemotingBroker, topic: str) -> list[Prepared]:
     """Many large halves at once."""
-    return broker.prepare([Outgoing(topic, b"x" * 30_000, unique_ids.fresh(), "key") for _ in range(400)], timeout=30)
+    return broker.prepare([Outgoing(topic, b"x" * 30_000, unique_ids.fresh(), "key") for _ in range(400)], timeout=60)
 
 
 def test_a_connection_that_was_closed_for_idleness_is_opened_again(
@@ -188,12 +188,11 @@ def test_an_overloaded_broker_is_an_outage_and_nothing_is_stored_twice(
 
     def busy() -> bool:
         outcomes.extend(flood(broker, topic))
-        return any(isinstance(it, Outage) for it in outcomes)
+        return any("busy" in it.reason for it in outcomes if isinstance(it, Outage))
 
     expect_soon(busy, "it is too much", within=DEADLINE)
     # Then what is not stored is an outage in the broker's own words, which no row is charged for
     assert {type(it) for it in outcomes} <= {Stored, Outage}
-    assert any("busy" in it.reason for it in outcomes if isinstance(it, Outage))
     # When it has time again; Then everything is stored
     cluster.broker.configure({"waitTimeMillsInSendQueue": 10_000})
     expect_soon(lambda: {type(it) for it in flood(broker, topic)} == {Stored}, "all are stored", within=DEADLINE)
@@ -202,7 +201,7 @@ def test_an_overloaded_broker_is_an_outage_and_nothing_is_stored_twice(
 def test_an_idle_transport_uses_no_processor(cluster: RocketMQ, topic: str) -> None:
     # Given a process with a listener and a consumer that have nothing to do; When some time passes
     command = [sys.executable, "-c", IDLE_TRANSPORT, cluster.namesrv, topic, f"group-{fresh_token()}"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE)
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=3 * DEADLINE)
     # Then they wait, and do not spin: a thread that did would use most of a core, or its fair share of one
     assert float(ran.stdout) < 0.15
 

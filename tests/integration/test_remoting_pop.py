@@ -4,16 +4,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox.brokers.base import Outgoing, Sent
+from outbox.brokers.base import Outgoing
 from outbox.brokers.remoting.broker import RemotingBroker
 from outbox.brokers.remoting.pop import PopSource
 from outbox.brokers.source import Delivery
 from outbox.clock import monotonic
 from outbox.identity import fresh_token, unique_ids
+from tests.contracts.rig import send_all
 from tests.services.rocketmq import create_topics
 from tests.services.rocketmq.admin import Admin
 
-DEADLINE = 30.0
+pytestmark = pytest.mark.usefixtures("unhurried")
+DEADLINE = 90.0
+#: Seconds; longer than any wait for a delivery.
+LONG = 300.0
 SHORT = 2.0
 
 
@@ -33,9 +37,8 @@ def send(namesrv: str, topic: str, *, count: int = 1, tag: str | None = None, bo
     """Sends plain messages; their ids."""
     broker = RemotingBroker(namesrv, "pop-tests")
     batch = [Outgoing(topic, body, unique_ids.fresh(), "key", tag) for _ in range(count)]
-    outcomes = broker.send(batch, timeout=20)
+    send_all(broker, batch)
     broker.close()
-    assert {type(outcome) for outcome in outcomes} == {Sent}
     return [outgoing.unique_id for outgoing in batch]
 
 
@@ -51,7 +54,7 @@ def receive(source: PopSource, wanted: int) -> list[Delivery]:
 
 @pytest.fixture
 def source(rocketmq: str, group: str, topics: list[str]) -> Iterator[PopSource]:
-    opened = PopSource(rocketmq, group, topics, invisible=60)
+    opened = PopSource(rocketmq, group, topics, invisible=LONG)
     yield opened
     opened.close()
 
@@ -62,13 +65,13 @@ def test_a_second_attempt_ends_like_a_first_one(rocketmq: str, group: str, topic
     first = PopSource(rocketmq, group, [topics[0]], invisible=SHORT)
     receive(first, 4)
     first.close()
-    source = PopSource(rocketmq, group, [topics[0]], invisible=60)
+    source = PopSource(rocketmq, group, [topics[0]], invisible=LONG)
     acknowledged, renewed, buried, kept = receive(source, 4)
     assert min(each.attempt for each in (acknowledged, renewed, buried, kept)) >= 2
     assert {each.topic for each in (acknowledged, renewed, buried, kept)} == {topics[0]}
     # When one is acknowledged, one renewed and then acknowledged, one buried, one given back
     assert source.acknowledge(acknowledged)
-    ours = source.renew(renewed, 60)
+    ours = source.renew(renewed, LONG)
     assert ours is not None
     assert source.acknowledge(ours)
     assert source.bury(buried, "no use")
@@ -93,7 +96,7 @@ def test_topics_of_one_source_are_received_together(rocketmq: str, topics: list[
 def test_only_the_tags_that_were_asked_for(rocketmq: str, group: str, topics: list[str]) -> None:
     # Given messages with three tags; When two tags are asked for; Then only these come
     ids = {tag: send(rocketmq, topics[0], tag=tag)[0] for tag in ("paid", "sent", "lost")}
-    source = PopSource(rocketmq, group, {topics[0]: "paid || lost"}, invisible=60)
+    source = PopSource(rocketmq, group, {topics[0]: "paid || lost"}, invisible=LONG)
     assert {delivery.unique_id for delivery in receive(source, 2)} == {ids["paid"], ids["lost"]}
     source.close()
 
@@ -105,7 +108,7 @@ def test_a_closed_poll_swallows_nothing(rocketmq: str, group: str, topics: list[
     waiting.close()
     # When a message is sent afterwards; Then another member of the group gets it, as its first attempt
     (wanted,) = send(rocketmq, topics[0])
-    other = PopSource(rocketmq, group, [topics[0]], invisible=60)
+    other = PopSource(rocketmq, group, [topics[0]], invisible=LONG)
     (delivery,) = receive(other, 1)
     assert (delivery.unique_id, delivery.attempt) == (wanted, 1)
     assert other.acknowledge(delivery)
@@ -115,7 +118,7 @@ def test_a_closed_poll_swallows_nothing(rocketmq: str, group: str, topics: list[
 def test_every_message_is_acknowledged_once(rocketmq: str, topics: list[str], group: str) -> None:
     # Given 500 messages; When they are received in batches and acknowledged at once
     wanted = send(rocketmq, topics[0], count=500)
-    source = PopSource(rocketmq, group, [topics[0]], invisible=60)
+    source = PopSource(rocketmq, group, [topics[0]], invisible=LONG)
     got: list[str] = []
     end = monotonic() + DEADLINE
     while len(got) < len(wanted) and monotonic() < end:

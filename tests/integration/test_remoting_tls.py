@@ -13,12 +13,15 @@ from outbox.brokers.remoting.tls import tls_context, tls_dial
 from outbox.identity import fresh_token
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import Asked, look_up, message, now, prepare_one, publish, soon
+from tests.contracts.rig import PATIENCE, Asked, look_up, message, now, prepare_one, publish, soon
 from tests.integration.test_remoting_acl import DEADLINE, ROOT, SETTINGS, Service, receive
 from tests.services.certificates import make_ca, make_certificate
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
+from tests.services.rocketmq.admin import PatientConnections
 from tests.waiting import expect_soon
+
+pytestmark = pytest.mark.usefixtures("unhurried")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
     def connect() -> Connections:
         """As the user that may do all."""
-        return Connections(dialler=tls_dial(context), sign=signature(*ROOT))
+        return PatientConnections(dialler=tls_dial(context), sign=signature(*ROOT))
 
     with require(lambda: RocketMQ(settings=SETTINGS, connect=connect, tls=properties)) as cluster:
         files = {"tls_ca_file": ca.file, "tls_certificate": client.file, "tls_key": client.key}
@@ -101,7 +104,7 @@ def test_checks_arrive_and_are_answered(service: Service, topic: str) -> None:
 
 def test_a_wrong_secret_is_an_outage_under_tls_too(secured: Secured, topic: str) -> None:
     impostor = secured.service("a-wrong-secret")
-    (outcome,) = impostor.broker().prepare([message(topic)], timeout=10)
+    (outcome,) = impostor.broker().prepare([message(topic)], PATIENCE)
     impostor.close()
     assert isinstance(outcome, Outage)
     assert "OUTBOX_SECRET_KEY" in outcome.reason

@@ -22,6 +22,7 @@ from tests.integration.consumer.test_sources import DEADLINE, SETTINGS, Watched,
 from tests.services.rocketmq.admin import Admin
 from tests.waiting import expect_soon
 
+pytestmark = pytest.mark.usefixtures("unhurried")
 #: ``RequestCode.INVOKE_BROKER_TO_RESET_OFFSET``, which ``mqadmin resetOffsetByTime`` sends.
 RESET_OFFSET = 222
 
@@ -79,7 +80,7 @@ def reset_offsets(name_server: str, topic: str, group: str) -> None:
     fields = {"topic": topic, "group": group, "timestamp": "0", "isForce": "true", "queueId": "-1", "offset": "-1"}
     with Admin(name_server) as admin:
         for address in admin.brokers().values():
-            connections.ask(address, RESET_OFFSET, fields)
+            connections.ask(address, RESET_OFFSET, fields, timeout=DEADLINE)
     connections.close()
 
 

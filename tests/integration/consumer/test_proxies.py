@@ -22,7 +22,8 @@ from tests.integration.consumer.test_sources import Watched
 from tests.services.rocketmq import create_topics
 from tests.waiting import expect_soon
 
-DEADLINE = 120.0
+pytestmark = pytest.mark.usefixtures("unhurried")
+DEADLINE = 180.0
 #: Seconds; longer than the machine stands still.
 INVISIBLE = 2 * HELD
 SETTINGS = RunnerSettings(invisible=INVISIBLE, receive_wait=0.2)
@@ -50,7 +51,7 @@ def send(broker_url: str, *messages: Outgoing) -> set[str]:
     broker, left = open_broker(load(broker_url=broker_url, origin="orders")), list(messages)
 
     def all_sent() -> bool:
-        outcomes = broker.send(left, 30)
+        outcomes = broker.send(left, 60)
         assert {type(outcome) for outcome in outcomes} <= {Sent, Outage}, outcomes
         left[:] = [each for each, outcome in zip(left, outcomes, strict=True) if isinstance(outcome, Outage)]
         return not left

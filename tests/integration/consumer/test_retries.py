@@ -23,6 +23,7 @@ from tests.integration.consumer.test_sources import (
 )
 from tests.waiting import expect_soon
 
+pytestmark = pytest.mark.usefixtures("unhurried")
 DELAYS = (0.5, 1.5)
 #: No delivery comes again by itself.
 LASTING = replace(SETTINGS, invisible=30.0)

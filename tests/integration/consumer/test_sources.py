@@ -19,6 +19,7 @@ from tests.contracts.rig import Rig, message, send_all
 from tests.integration.consumer.shop import Step, keys_done, metadata, reasons, record, shop
 from tests.waiting import expect_soon
 
+pytestmark = pytest.mark.usefixtures("unhurried")
 #: Seconds; the machine may stand still for some of them.
 INVISIBLE = 6.0
 #: What a broker takes to give something out once it is visible again.
@@ -26,6 +27,8 @@ REVIVAL = 3.0
 #: For everything: the machine may be busy.
 DEADLINE = 120.0
 SETTINGS = RunnerSettings(invisible=INVISIBLE, retry_delays=(1.0,) * 16, receive_wait=0.2)
+#: No delivery comes again by itself, and uses a retry up.
+LASTING = replace(SETTINGS, invisible=30.0, retry_delays=(1.0, 1.0))
 
 
 @dataclass(slots=True)
@@ -187,7 +190,7 @@ def test_the_last_retry_ends_among_the_dead_letters(rig: Rig, topic: str, group:
 
     (sent,) = send(rig, topic, "k")
     # When its retries are used up
-    with consuming(rig, topic, group, store, step, settings=replace(SETTINGS, retry_delays=(1.0, 1.0))) as watched:
+    with consuming(rig, topic, group, store, step, settings=LASTING) as watched:
         expect_soon(lambda: bool(watched.buried), "buried", within=DEADLINE)
     # Then it was tried as often as the schedule says, lies in the dead-letter topic, and comes no more
     assert attempts == [1, 2, 3]
