@@ -12,18 +12,19 @@ import psutil
 from outbox import faults
 from tests.acceptance.deployment import Deployment, Seen
 
-#: Several passes for a batch; short leases, but a window in which a busy machine gets its look-ups done.
+#: Several passes for a batch; short leases, but a window in which a busy machine gets its look-ups done. The grace is
+#: longer than a COMMIT waits in the broker's queue, and than a process stands still: later ones make second messages.
 SETTINGS: Final = {
     "OUTBOX_ROWS_PER_PASS": "50",
     "OUTBOX_LEASE": "8",
     "OUTBOX_SEND_TIMEOUT": "3",
     "OUTBOX_COMMIT_WINDOW": "3",
-    "OUTBOX_COMMIT_GRACE": "3",
+    "OUTBOX_COMMIT_GRACE": "6",
     "OUTBOX_UNKNOWN_DELAY": "1",
     "OUTBOX_OUTAGE_DELAY_MOST": "2",
 }
 #: Seconds after which any lease given before has run out.
-LEASES_OVER: Final = 9.0
+LEASES_OVER: Final = 10.0
 CONSUMER: Final = ("consume", "tests.acceptance.shop:inbox")
 #: Seconds in which a process has started, on a machine that starts many at once.
 STARTED: Final = 180.0

@@ -16,9 +16,10 @@ from outbox.store.database import Database
 from tests.integration.strategies.crash_points import Point, Striker, StruckSource, strike_databases
 from tests.integration.strategies.rig import RIGS, Surroundings
 
-#: Seconds. A dead owner's message comes again after the one, its key is free after the other.
-INVISIBLE: Final = 4.0
-LEASE: Final = 3.0
+#: Seconds; more than a machine stands still. A dead owner's message comes again after the one, its key is free after
+#: the other.
+INVISIBLE: Final = 12.0
+LEASE: Final = 9.0
 TIMING: Final = BrokerTiming(poll_interval=0.1)
 SETTINGS: Final = RunnerSettings(
     threads=1, invisible=INVISIBLE, retry_delays=(0.2,) * 100, receive_wait=0.5, outage_rest=0.2, outage_rest_most=0.2

@@ -100,7 +100,7 @@ def opened(url: str) -> Iterator[sa.Engine]:
 def send(broker: str) -> None:
     """One message, which each group receives."""
     embedded = EmbeddedBroker(broker, "producer")
-    embedded.send([Outgoing("payments", b"same", unique_ids.fresh(), "k")], timeout=20)
+    embedded.send([Outgoing("payments", b"same", unique_ids.fresh(), "k")], timeout=60)
     embedded.close()
 
 
