@@ -94,7 +94,7 @@ def heard(database: Database) -> int:
 def test_a_listener_is_heard_while_it_runs_and_gone_when_it_stops(database: Database) -> None:
     registry = Registry()
     with Running(database, registry):
-        expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
+        expect_soon(lambda: heard(database) == 1, "the heartbeat is written")
     assert heard(database) == 0
     assert registry.registered == [{"outbox-tests"}]
 
@@ -104,11 +104,11 @@ def test_a_listener_that_no_broker_knows_is_not_heard(database: Database) -> Non
     registry = Registry()
     registry.ready = False
     with Running(database, registry):
-        expect_soon(lambda: len(registry.registered) == 1, "it listens", within=30)
+        expect_soon(lambda: len(registry.registered) == 1, "it listens")
         assert heard(database) == 0
         # When they do, Then it is heard
         registry.ready = True
-        expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
+        expect_soon(lambda: heard(database) == 1, "the heartbeat is written")
 
 
 def test_groups_of_earlier_decisions_are_added_and_kept(database: Database) -> None:
@@ -117,12 +117,10 @@ def test_groups_of_earlier_decisions_are_added_and_kept(database: Database) -> N
     force(database, row_id, half_group="outbox-old-name")
     registry = Registry()
     with Running(database, registry):
-        expect_soon(
-            lambda: {"outbox-tests", "outbox-old-name"} in registry.registered, "both are listened for", within=30
-        )
+        expect_soon(lambda: {"outbox-tests", "outbox-old-name"} in registry.registered, "both are listened for")
         # When it is settled, Then nobody is forgotten
         force(database, row_id, half_group="outbox-tests")
-        expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
+        expect_soon(lambda: heard(database) == 1, "the heartbeat is written")
     assert registry.registered[-1] == {"outbox-tests", "outbox-old-name"}
 
 
@@ -132,26 +130,24 @@ def test_topics_are_named_where_checks_go_by_topic(database: Database) -> None:
     (refund,) = added(database, topic="refunds")
     registry = ByTopic()
     with Running(database, registry):
-        expect_soon(lambda: registry.topics[-1:] == [{"payments", "refunds"}], "both topics are named", within=30)
+        expect_soon(lambda: registry.topics[-1:] == [{"payments", "refunds"}], "both topics are named")
         # When one topic has no rows any more and another has its first, Then it is added and none is forgotten
         force(database, refund, topic="invoices")
-        expect_soon(
-            lambda: registry.topics[-1:] == [{"payments", "refunds", "invoices"}], "all three are named", within=30
-        )
+        expect_soon(lambda: registry.topics[-1:] == [{"payments", "refunds", "invoices"}], "all three are named")
 
 
 def test_no_topics_are_named_where_checks_go_by_group(database: Database) -> None:
     added(database)
     registry = Registry()
     with Running(database, registry):
-        expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
+        expect_soon(lambda: heard(database) == 1, "the heartbeat is written")
     assert registry.topics == [frozenset()]
 
 
 def test_without_the_database_it_listens_all_the_same(database: Database) -> None:
     registry = Registry()
     with Running(database, registry, Away(database)):
-        expect_soon(lambda: registry.registered == [{"outbox-tests"}], "it listens", within=30)
+        expect_soon(lambda: registry.registered == [{"outbox-tests"}], "it listens")
     assert heard(database) == 0
 
 
@@ -161,10 +157,10 @@ def test_an_outage_of_the_database_is_told_once_and_so_is_its_end(
     # Given turns that fail one after another
     open_groups = Away(database)
     with caplog.at_level(logging.WARNING, "checkback"), Running(database, Registry(), open_groups):
-        expect_soon(lambda: open_groups.asked >= 3, "it has tried again", within=30)
+        expect_soon(lambda: open_groups.asked >= 3, "it has tried again")
         # When the database is back
         open_groups.back = True
-        expect_soon(lambda: heard(database) == 1, "the heartbeat is written", within=30)
+        expect_soon(lambda: heard(database) == 1, "the heartbeat is written")
     # Then the log has a line for either
     assert caplog.messages == [
         "check-back turn failed, it is tried again: refused",

@@ -13,7 +13,7 @@ from outbox.identity import unique_ids
 from outbox.settings import load
 from outbox.wiring import open_broker, open_database, open_source
 
-_WAIT = 30.0
+_WAIT = 60.0
 
 
 @pytest.mark.parametrize("scheme", ["rocketmq", "rocketmq+native", "rocketmq+grpc"])
@@ -82,8 +82,9 @@ def test_what_a_dead_consumer_held_comes_again_after_the_time_that_is_set(tmp_pa
     # When another one asks
     other = open_source(settings, ["payments"], "stock")
     (again,) = other.receive(1, _WAIT)
-    # Then it gets the message, not sooner than the time that was set
-    assert (again.unique_id, again.attempt) == (held.unique_id, 2)
+    # Then it gets the message, not sooner than the time that was set (deliveries that nobody gets in time are left out)
+    assert again.unique_id == held.unique_id
+    assert again.attempt > held.attempt
     assert monotonic() >= asked + settings.invisible
     for opened in (dead, other, broker):
         opened.close()

@@ -83,12 +83,12 @@ def message(body: bytes = b"body", key: str = "k", topic: str = TOPIC, lane: str
 
 def prepare(broker: Broker, outgoing: Outgoing | None = None) -> Half:
     """Stores one half."""
-    (outcome,) = broker.prepare([outgoing or message()], timeout=10)
+    (outcome,) = broker.prepare([outgoing or message()], timeout=60)
     assert isinstance(outcome, Stored), outcome
     return outcome.half
 
 
 def end(broker: Broker, half: Half, verdict: Verdict = Verdict.COMMIT) -> Ended:
     """Ends one half."""
-    (ended,) = broker.resolve([Ending(half, verdict)], until=monotonic() + 10)
+    (ended,) = broker.resolve([Ending(half, verdict)], until=monotonic() + 60)
     return ended

@@ -34,10 +34,10 @@ def message(key: str = "k") -> Outgoing:
 
 def publish_batch(broker: EmbeddedBroker, name: str) -> None:
     """Publishes a batch under one key; returns when the broker has confirmed all of it."""
-    outcomes = broker.prepare([message(name) for _ in range(BATCH)], timeout=30)
+    outcomes = broker.prepare([message(name) for _ in range(BATCH)], timeout=60)
     halves = [outcome.half for outcome in outcomes if isinstance(outcome, Stored)]
     assert len(halves) == BATCH
-    broker.resolve([Ending(half, Verdict.COMMIT) for half in halves], until=monotonic() + 30)
+    broker.resolve([Ending(half, Verdict.COMMIT) for half in halves], until=monotonic() + 60)
 
 
 def produce(path: str, batches: int) -> None:

@@ -19,7 +19,7 @@ from tests.waiting import expect_soon
 
 GROUP = "group"
 TOPIC = "topic"
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 def message(**fields: object) -> Outgoing:

@@ -13,7 +13,7 @@ from tests.unit.brokers.embedded_bench import GROUP, TOPIC, Bench, bench_in, end
 from tests.waiting import expect_soon
 
 INTERVAL = 30.0
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @pytest.fixture

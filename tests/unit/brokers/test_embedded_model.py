@@ -59,7 +59,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.buried: Counter[str] = Counter()
 
     def write(self, step: Callable[..., object]) -> None:
-        with self.file.writing(monotonic() + 10) as connection:
+        with self.file.writing(monotonic() + 60) as connection:
             step(connection)
 
     def teardown(self) -> None:

@@ -130,7 +130,7 @@ def test_a_process_killed_while_it_holds_a_check(path: Path, workers: Workers) -
 
     def commit_once(check: Check, answer: Answer) -> None:
         asked.append(check.half.half_id)
-        answer(Verdict.COMMIT if len(asked) == 1 else Verdict.ROLLBACK, monotonic() + 10)
+        answer(Verdict.COMMIT if len(asked) == 1 else Verdict.ROLLBACK, monotonic() + 60)
 
     broker.listen([TOPIC], commit_once)
     # Then the registration of the dead one expires, the half is asked about again, and ends

@@ -28,7 +28,7 @@ def receive_one(source: EmbeddedSource) -> Delivery:
 def test_sixteen_lapses_then_the_dead_letter_topic(bench: Bench) -> None:
     # Given a message that every attempt fails on, without a word
     outgoing = message(b"bad")
-    bench.broker().send([outgoing], timeout=10)
+    bench.broker().send([outgoing], timeout=60)
     source, inspector = bench.source(invisible=INVISIBLE), bench.inspector()
     # When the first delivery and sixteen retries have lapsed
     for attempt in range(1, 18):
@@ -46,7 +46,7 @@ def test_sixteen_lapses_then_the_dead_letter_topic(bench: Bench) -> None:
 
 def test_sixteen_returns_then_the_dead_letter_topic(bench: Bench) -> None:
     # Given a message that every attempt gives back for longer
-    bench.broker().send([message()], timeout=10)
+    bench.broker().send([message()], timeout=60)
     source, inspector = bench.source(), bench.inspector()
     for attempt in range(1, 17):
         delivery = receive_one(source)
@@ -65,7 +65,7 @@ def test_sixteen_returns_then_the_dead_letter_topic(bench: Bench) -> None:
 
 def test_a_receipt_is_good_once_and_in_time(bench: Bench) -> None:
     # Given a delivery
-    bench.broker().send([message(), message()], timeout=10)
+    bench.broker().send([message(), message()], timeout=60)
     source = bench.source(invisible=INVISIBLE)
     first, second = source.receive(limit=10, wait=0)
     # When it is renewed; Then only the new receipt counts
@@ -88,20 +88,20 @@ def test_a_receipt_is_good_once_and_in_time(bench: Bench) -> None:
 
 def test_a_receipt_of_another_group_is_no_good(bench: Bench) -> None:
     # Given a delivery to one group; When another group acknowledges it; Then it has no effect
-    bench.broker().send([message()], timeout=10)
+    bench.broker().send([message()], timeout=60)
     delivery = receive_one(bench.source("points"))
     assert bench.source("stock").acknowledge(delivery) is False
 
 
 def test_keys_are_split_as_the_broker_splits_them(bench: Bench) -> None:
     # Given a message with two keys; When it is received; Then there are two
-    bench.broker().send([message(key="order-1 customer-2")], timeout=10)
+    bench.broker().send([message(key="order-1 customer-2")], timeout=60)
     assert receive_one(bench.source()).keys == ("order-1", "customer-2")
 
 
 def test_what_is_old_leaves_the_queue_unread(bench: Bench) -> None:
     # Given a message in delivery and one that nobody has read, both older than the retention
-    bench.broker().send([message(), message()], timeout=10)
+    bench.broker().send([message(), message()], timeout=60)
     source = bench.source()
     (delivery,) = source.receive(limit=1, wait=0)
     bench.clock.advance(bench.timing.retention + 60)
@@ -141,7 +141,7 @@ def in_lanes(bench: Bench, *lanes: str) -> dict[str, list[str]]:
     sent: dict[str, list[str]] = {}
     for lane in lanes:
         outgoing = message(lane=lane)
-        bench.broker().send([outgoing], timeout=10)
+        bench.broker().send([outgoing], timeout=60)
         sent.setdefault(lane, []).append(outgoing.unique_id)
     return sent
 

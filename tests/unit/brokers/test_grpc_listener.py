@@ -19,7 +19,7 @@ from tests.unit.brokers.grpc_proxy import ScriptedProxy, status
 from tests.waiting import expect_soon
 
 HALF = "A" * 32
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 @pytest.fixture

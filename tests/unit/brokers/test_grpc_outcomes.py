@@ -60,7 +60,7 @@ def test_a_proxys_no_is_taken_for_what_it_is(
 ) -> None:
     # Given a proxy that says this; When a half is sent; Then so it is, in the proxy's words, after one attempt
     proxy.on_send = refused(code, said)
-    (seen,) = broker.prepare([message(TOPIC)], 10)
+    (seen,) = broker.prepare([message(TOPIC)], 60)
     assert isinstance(seen, outcome)
     assert said in seen.reason
     assert len(proxy.sent) == 1
@@ -77,28 +77,28 @@ def test_a_half_whose_copy_is_late_is_stored(proxy: ScriptedProxy, broker: GrpcB
         return answer
 
     proxy.on_send = late
-    (seen,) = broker.prepare([message(TOPIC)], 10)
+    (seen,) = broker.prepare([message(TOPIC)], 60)
     assert isinstance(seen, Stored)
 
 
 @pytest.mark.parametrize("code", [Code.UNAUTHORIZED, Code.FORBIDDEN])
 def test_a_missing_right_names_the_settings(proxy: ScriptedProxy, broker: GrpcBroker, code: Any) -> None:
     proxy.on_send = refused(code, "no")
-    (seen,) = broker.prepare([message(TOPIC)], 10)
+    (seen,) = broker.prepare([message(TOPIC)], 60)
     assert isinstance(seen, Refused | Outage)
     assert "OUTBOX_SECRET_KEY" in seen.reason
 
 
 def test_a_topic_of_another_type_is_told_how_to_be_created(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
     proxy.on_send = refused(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "TopicMessageType validate failed")
-    (seen,) = broker.prepare([message(TOPIC)], 10)
+    (seen,) = broker.prepare([message(TOPIC)], 60)
     assert isinstance(seen, Refused)
     assert "message.type=TRANSACTION" in seen.reason
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * (4 * 1024 * 1024 + 1)], ids=["empty", "too large"])
 def test_a_body_that_no_proxy_takes_does_not_travel(proxy: ScriptedProxy, broker: GrpcBroker, body: bytes) -> None:
-    (seen,) = broker.prepare([message(TOPIC, body=body)], 10)
+    (seen,) = broker.prepare([message(TOPIC, body=body)], 60)
     assert isinstance(seen, Refused)
     assert "body" in seen.reason
     assert proxy.sent == []
@@ -133,7 +133,7 @@ def test_a_connection_lost_after_sending_is_unknown(proxy: ScriptedProxy, broker
 
     proxy.on_send = die
     # When it is sent; Then it is unknown, after one attempt
-    (seen,) = broker.prepare([message(TOPIC)], 10)
+    (seen,) = broker.prepare([message(TOPIC)], 60)
     held.set()
     assert isinstance(seen, Unknown)
     assert len(proxy.sent) == 1
@@ -189,8 +189,8 @@ def test_a_missing_topic_is_an_outage_of_that_topic_alone(proxy: ScriptedProxy, 
 
 def test_a_lane_is_a_message_group(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
     # Given a half and a plain message in a lane; When they are sent
-    broker.prepare([message(TOPIC, lane="order-42"), message(TOPIC, lane=None)], 10)
-    broker.send([message(TOPIC, lane="order-42"), message(TOPIC, lane=None)], 10)
+    broker.prepare([message(TOPIC, lane="order-42"), message(TOPIC, lane=None)], 60)
+    broker.send([message(TOPIC, lane="order-42"), message(TOPIC, lane=None)], 60)
     # Then the proxy is told the lane, and half messages stay half messages
     seen = [(it.system_properties.message_type, it.system_properties.message_group) for it in proxy.sent]
     halves = [(MessageType.TRANSACTION, ""), (MessageType.TRANSACTION, "order-42")]
@@ -201,7 +201,7 @@ def test_a_topic_that_wants_groups_gets_one_for_every_message(proxy: ScriptedPro
     # Given a topic that takes FIFO messages only; When a message without a lane is sent; Then it is a lane of its own
     proxy.on_route = lambda request, _: proxy.route(request, MessageType.FIFO)
     outgoing = message(TOPIC, lane=None)
-    assert broker.send([outgoing], 10) == [Sent(outgoing.unique_id)]
+    assert broker.send([outgoing], 60) == [Sent(outgoing.unique_id)]
     (sent,) = proxy.sent
     assert sent.system_properties.message_group == outgoing.unique_id
 
@@ -212,7 +212,7 @@ def test_an_ending_is_sent_once_whatever_came_of_it(proxy: ScriptedProxy, broker
     proxy.on_end = lambda *_: service_pb2.EndTransactionResponse(status=forgotten)
     half = prepare_one(broker, message(TOPIC))
     # When it is committed twice
-    first, second = (broker.resolve([Ending(half, Verdict.COMMIT)], monotonic() + 10)[0] for _ in range(2))
+    first, second = (broker.resolve([Ending(half, Verdict.COMMIT)], monotonic() + 60)[0] for _ in range(2))
     # Then the first tells what the proxy said, the second was not sent; neither proves anything
     assert {first.confirmation, second.confirmation} == {Confirmation.UNANSWERED}
     assert "cannot found transaction data" in first.reason
@@ -222,7 +222,7 @@ def test_an_ending_is_sent_once_whatever_came_of_it(proxy: ScriptedProxy, broker
 def test_a_missing_right_to_end_is_denied(proxy: ScriptedProxy, broker: GrpcBroker) -> None:
     proxy.on_end = lambda *_: service_pb2.EndTransactionResponse(status=status(Code.FORBIDDEN, "no"))
     half = prepare_one(broker, message(TOPIC))
-    (ended,) = broker.resolve([Ending(half, Verdict.COMMIT)], monotonic() + 10)
+    (ended,) = broker.resolve([Ending(half, Verdict.COMMIT)], monotonic() + 60)
     assert ended.confirmation is Confirmation.DENIED
 
 
@@ -243,10 +243,10 @@ def test_a_connection_with_an_unanswered_commit_is_closed(proxy: ScriptedProxy, 
     # Then that connection is used no more
 
     def another_is_used() -> bool:
-        (outcome,) = broker.prepare([message(TOPIC)], 10)
+        (outcome,) = broker.prepare([message(TOPIC)], 60)
         return isinstance(outcome, Stored) and proxy.peers[-1] != used
 
-    expect_soon(another_is_used, "another connection is used", within=30)
+    expect_soon(another_is_used, "another connection is used", within=60)
 
 
 def test_unknown_is_no_ending(broker: GrpcBroker) -> None:
@@ -264,7 +264,7 @@ def test_halves_that_nobody_ends_are_forgotten(
     monkeypatch.setattr("outbox.brokers.grpc.halves.monotonic", lambda: monotonic() + 61)
     prepare_one(broker, message(TOPIC))
     # Then the old one is known no more
-    broker.resolve([Ending(old, Verdict.COMMIT)], monotonic() + 10)
+    broker.resolve([Ending(old, Verdict.COMMIT)], monotonic() + 60)
     assert proxy.ended == []
 
 

@@ -19,9 +19,9 @@ from outbox.clock import monotonic
 from tests.unit.brokers.grpc_proxy import ScriptedProxy, status
 from tests.waiting import expect_soon
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 BODY = bytes(range(256)) * 40
-LONG = 60.0
+LONG = 300.0
 
 
 @pytest.fixture

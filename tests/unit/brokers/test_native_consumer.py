@@ -18,7 +18,7 @@ from outbox.brokers.source import Delivery
 from outbox.errors import SettingsError
 from tests.unit.consumer.fakes import DEADLINE, delivery
 
-LONG = 60.0
+LONG = 300.0
 PLACE = Place("host:1", "payments", 7, "unique")
 
 

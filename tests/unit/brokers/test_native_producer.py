@@ -15,7 +15,7 @@ from tests.unit.brokers.native_library import FakeLibrary
 from tests.waiting import expect_soon
 
 HALF = {"TRAN_MSG": "true", "PGROUP": "orders"}
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def outgoing(**fields: object) -> Outgoing:

@@ -70,7 +70,7 @@ def test_half_a_surrogate_pair_is_signed_as_the_broker_reads_it() -> None:
 def test_halves_are_signed_whatever_they_hold(opened: Open, fields: dict[str, object]) -> None:
     # Given a transport that signs; When a half is sent, with its fields and body
     server, broker = opened(healthy, sign=SIGN)
-    assert isinstance(broker.prepare([message(**fields)], timeout=10)[0], Stored)
+    assert isinstance(broker.prepare([message(**fields)], timeout=60)[0], Stored)
     # Then the server finds the signature right, over what it received
     (sent,) = server.asked(Request.SEND_MESSAGE_V2)
     assert is_signed(sent)
@@ -79,10 +79,10 @@ def test_halves_are_signed_whatever_they_hold(opened: Open, fields: dict[str, ob
 def test_every_request_of_a_producer_is_signed(opened: Open) -> None:
     # Given a transport that signs; When it sends, ends, looks up and listens
     server, broker = opened(healthy, sign=SIGN)
-    broker.send([message()], timeout=10)
-    broker.prepare([message()], timeout=10)
+    broker.send([message()], timeout=60)
+    broker.prepare([message()], timeout=60)
     ours = half(server)
-    broker.resolve([Ending(ours, Verdict.COMMIT), Ending(ours, Verdict.ROLLBACK)], monotonic() + 10)
+    broker.resolve([Ending(ours, Verdict.COMMIT), Ending(ours, Verdict.ROLLBACK)], monotonic() + 60)
     look_up(broker, ours, datetime.now(UTC))
     broker.listen([TOPIC], lambda check, answer: None)
     expect_soon(broker.checks_ready, "the listener is registered")
@@ -118,7 +118,7 @@ def test_every_request_of_a_consumer_is_signed(opened: Open) -> None:
 
 def test_without_a_key_nothing_is_signed(opened: Open) -> None:
     server, broker = opened(healthy)
-    broker.prepare([message()], timeout=10)
+    broker.prepare([message()], timeout=60)
     assert not any({"AccessKey", "Signature"} & request.ext.keys() for request in server.requests)
 
 
@@ -136,7 +136,7 @@ def test_no_permission_is_a_refusal_to_a_client_that_is_known(
     server, broker = opened(forbid, sign=SIGN)
     # When halves, a message and an ending are sent
     outcomes = [*broker.prepare([message(), message()], 10), *broker.send([message()], 10)]
-    (ended,) = broker.resolve([Ending(half(server), Verdict.COMMIT)], monotonic() + 10)
+    (ended,) = broker.resolve([Ending(half(server), Verdict.COMMIT)], monotonic() + 60)
     # Then it is these messages that are refused, or nothing at all gets through; all say what to check
     assert [type(it) for it in outcomes] == [outcome] * 3
     assert ended.confirmation is Confirmation.DENIED
@@ -149,7 +149,7 @@ def test_no_permission_for_one_message_among_others_is_a_refusal(opened: Open) -
     # Given a broker that stores all but one; When they are sent together; Then nobody asks whether it knows us
     turns = iter([stored, lambda request: answer(request, 16), stored])
     server, broker = opened(on_send(lambda request: next(turns)(request)), sign=SIGN)
-    outcomes = broker.prepare([message() for _ in range(3)], 10)
+    outcomes = broker.prepare([message() for _ in range(3)], 60)
     assert [type(it) for it in outcomes] == [Stored, Refused, Stored]
     assert server.asked(Request.HEARTBEAT) == []
 
@@ -158,6 +158,6 @@ def test_outgoing_messages_are_not_changed(opened: Open) -> None:
     # Given a message; When it is sent with a signature; Then the user's properties have gained nothing
     server, broker = opened(healthy, sign=SIGN)
     outgoing: Outgoing = message(properties={"a": "1"})
-    broker.prepare([outgoing], timeout=10)
+    broker.prepare([outgoing], timeout=60)
     assert outgoing.properties == {"a": "1"}
     assert "AccessKey" not in server.asked(Request.SEND_MESSAGE_V2)[0].ext["i"]

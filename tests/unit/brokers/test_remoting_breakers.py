@@ -145,8 +145,9 @@ def test_a_host_that_says_nothing_is_asked_beside_the_sending(opened: Open) -> N
         assert len(other.asked(Request.SEND_MESSAGE_V2)) == lost
 
 
-def test_a_lane_of_a_broker_that_is_away_is_told_at_once(opened: Open) -> None:
-    # Given a topic at two brokers, one of which takes nothing, and lanes at both
+def test_a_lane_of_a_broker_that_is_away_is_told_at_once(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a topic at two brokers, one of which takes nothing and is not asked again meanwhile, and lanes at both
+    monkeypatch.setattr("outbox.brokers.remoting.breakers.PAUSE", 3600.0)
     server, broker = opened(healthy)
     full = lambda _server, request: answer(request, Code.SERVICE_NOT_AVAILABLE)  # noqa: E731
     with FakeServer(full) as other:

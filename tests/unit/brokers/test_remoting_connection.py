@@ -48,4 +48,4 @@ def test_nothing_is_written_after_the_time_limit(monkeypatch: pytest.MonkeyPatch
     assert stream.taken == 1
     assert batch.written == 1
     assert not connection.is_open
-    connection.join(10)
+    connection.join(60)

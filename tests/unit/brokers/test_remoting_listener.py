@@ -42,7 +42,7 @@ class Listening:
         self.checks.append(check)
         if self.verdict is None:
             raise RuntimeError("the row cannot be read")
-        self.ended.append(answer(self.verdict, monotonic() + 10))
+        self.ended.append(answer(self.verdict, monotonic() + 60))
 
 
 @pytest.mark.parametrize(("verdict", "word"), [(Verdict.COMMIT, "8"), (Verdict.ROLLBACK, "12"), (Verdict.UNKNOWN, "0")])
@@ -160,8 +160,8 @@ def test_more_checks_than_fit_are_dropped_and_hold_up_nothing(opened: Open, capl
         server.push(check_frame(f"ID{number}"))
     expect_soon(lambda: "dropped a check" in caplog.text, "what is too much is dropped")
     # When a half is sent and ended over the same connection; Then its answers are read
-    assert isinstance(broker.prepare([message()], timeout=20)[0], Stored)
-    (ended,) = broker.resolve([Ending(half(server), Verdict.COMMIT)], monotonic() + 20)
+    assert isinstance(broker.prepare([message()], timeout=60)[0], Stored)
+    (ended,) = broker.resolve([Ending(half(server), Verdict.COMMIT)], monotonic() + 60)
     assert ended.confirmation is Confirmation.CONFIRMED
     assert server.connections == 1
     expect_soon(lambda: len(checks) >= 4, "every thread has a check")

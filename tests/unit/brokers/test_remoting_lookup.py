@@ -10,7 +10,7 @@ from outbox.brokers.base import (
 from outbox.brokers.remoting.commands import Request
 from outbox.brokers.remoting.frames import Frame
 from outbox.verdict import Sighting
-from tests.contracts.rig import look_up
+from tests.contracts.rig import PATIENCE, look_up
 from tests.unit.brokers.remoting_opened import GROUP, TOPIC, Open
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored_message
 
@@ -98,8 +98,9 @@ def test_what_a_look_up_proves(opened: Open, look_ups: LookUps, sighting: Sighti
     assert look_up(broker, Half(TOPIC, "ABC", "broker-a", "5 1001", GROUP), NOW) is sighting
 
 
-def test_absence_waits_for_the_index(opened: Open) -> None:
-    # Given an index that is behind at first
+def test_absence_waits_for_the_index(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given an index that is behind at first, and time for it
+    monkeypatch.setattr("outbox.brokers.remoting.lookup._CATCH_UP", PATIENCE)
     look_ups = LookUps()
     look_ups.figures = [runtime(100, 40), runtime(130, 40), runtime(140, 40)]
     server, broker = opened(look_ups)

@@ -17,6 +17,7 @@ from tests.unit.brokers.remoting_opened import DEADLINE, TOPIC
 from tests.unit.brokers.remoting_server import FakeServer, answer, healthy, stored_message
 from tests.waiting import expect_soon
 
+pytestmark = pytest.mark.usefixtures("unhurried")
 TIMES = {"popTime": "1700000000000", "invisibleTime": "30000", "reviveQid": "4"}
 RENEWED = {"popTime": "1700000000999", "invisibleTime": "60000", "reviveQid": "5"}
 

@@ -20,20 +20,20 @@ from tests.waiting import expect_soon
 def test_a_forked_child_has_connections_of_its_own(opened: Open) -> None:
     # Given a transport that is in use
     server, broker = opened(healthy)
-    assert isinstance(broker.prepare([message()], timeout=10)[0], Stored)
+    assert isinstance(broker.prepare([message()], timeout=60)[0], Stored)
     # When a child of this process uses it as well
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            code = 0 if isinstance(broker.prepare([message()], timeout=10)[0], Stored) else 2
+            code = 0 if isinstance(broker.prepare([message()], timeout=60)[0], Stored) else 2
         finally:
             os._exit(code)
     expect_soon(lambda: server.connections == 2, "the child connects")
     _, status = os.waitpid(child, 0)
     # Then it is served on a second connection, and the parent's goes on
     assert os.waitstatus_to_exitcode(status) == 0
-    assert isinstance(broker.prepare([message()], timeout=10)[0], Stored)
+    assert isinstance(broker.prepare([message()], timeout=60)[0], Stored)
     assert server.connections == 2
 
 
@@ -66,7 +66,7 @@ def test_a_signal_does_not_disturb_a_call(opened: Open) -> None:
     try:
         # When the signal comes while a message is in flight; Then the message is stored all the same
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        assert isinstance(broker.prepare([message()], timeout=10)[0], Stored)
+        assert isinstance(broker.prepare([message()], timeout=60)[0], Stored)
         assert fired == [signal.SIGALRM]
     finally:
         signal.signal(signal.SIGALRM, previous)

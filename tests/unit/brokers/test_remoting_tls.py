@@ -27,6 +27,8 @@ from tests.services.require import require
 from tests.unit.brokers.remoting_opened import Open, message
 from tests.unit.brokers.remoting_server import healthy
 
+pytestmark = pytest.mark.usefixtures("unhurried")
+
 
 @dataclass(frozen=True, slots=True)
 class Papers:
@@ -69,9 +71,9 @@ def dialling(trusted: Certificate, own: Certificate | None = None, *, check_host
 def test_halves_are_stored_and_committed(opened: Open, papers: Papers) -> None:
     # Given a server that the CA vouches for; When halves are sent and one is committed
     _, broker = opened(healthy, tls=serving(papers.server), dialler=dialling(papers.ca))
-    outcomes = broker.prepare([message(body=b"x" * 100_000) for _ in range(50)], timeout=20)
+    outcomes = broker.prepare([message(body=b"x" * 100_000) for _ in range(50)], timeout=60)
     halves = [outcome.half for outcome in outcomes if isinstance(outcome, Stored)]
-    (ended,) = broker.resolve([Ending(halves[0], Verdict.COMMIT)], monotonic() + 10)
+    (ended,) = broker.resolve([Ending(halves[0], Verdict.COMMIT)], monotonic() + 60)
     # Then all is as without TLS
     assert len(halves) == 50
     assert ended.confirmation is Confirmation.CONFIRMED
@@ -80,7 +82,7 @@ def test_halves_are_stored_and_committed(opened: Open, papers: Papers) -> None:
 def test_a_server_that_nobody_vouches_for_is_not_spoken_to(opened: Open, papers: Papers) -> None:
     # Given a client that trusts another CA; When it sends; Then it says why nothing was sent
     server, broker = opened(healthy, tls=serving(papers.server), dialler=dialling(papers.other_ca))
-    (outcome,) = broker.prepare([message()], timeout=5)
+    (outcome,) = broker.prepare([message()], timeout=60)
     assert isinstance(outcome, Outage)
     assert "certificate verify failed" in outcome.reason
     assert server.requests == []
@@ -92,22 +94,22 @@ def test_the_certificate_must_name_the_host_unless_that_is_off(
 ) -> None:
     dialler = dialling(papers.ca, check_host=check_host)
     _, broker = opened(healthy, tls=serving(papers.elsewhere), dialler=dialler)
-    assert isinstance(broker.prepare([message()], timeout=5)[0], outcome)
+    assert isinstance(broker.prepare([message()], timeout=60)[0], outcome)
 
 
 def test_a_client_shows_its_certificate_where_one_is_demanded(opened: Open, papers: Papers) -> None:
     # Given a server that demands one; When a client has one, or has none; Then it is served, or not
     demanding = serving(papers.server, demanded=papers.ca)
     _, known = opened(healthy, tls=demanding, dialler=dialling(papers.ca, papers.client))
-    assert isinstance(known.prepare([message()], timeout=5)[0], Stored)
+    assert isinstance(known.prepare([message()], timeout=60)[0], Stored)
     server, unknown = opened(healthy, tls=demanding, dialler=dialling(papers.ca))
-    assert isinstance(unknown.prepare([message()], timeout=5)[0], Outage)
+    assert isinstance(unknown.prepare([message()], timeout=60)[0], Outage)
     assert server.requests == []
 
 
 def test_a_plain_client_of_a_tls_server_has_an_outage(opened: Open, papers: Papers) -> None:
     server, broker = opened(healthy, tls=serving(papers.server), dialler=dial)
-    assert isinstance(broker.prepare([message()], timeout=5)[0], Outage)
+    assert isinstance(broker.prepare([message()], timeout=60)[0], Outage)
     assert server.requests == []
 
 
@@ -124,11 +126,11 @@ class Peer:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             opened: list[Stream] = []
             address = f"127.0.0.1:{listening.getsockname()[1]}"
-            dialled = threading.Thread(target=lambda: opened.append(dialler(address, 10)))
+            dialled = threading.Thread(target=lambda: opened.append(dialler(address, 60)))
             dialled.start()
             accepted, _ = listening.accept()
             self.socket = context.wrap_socket(accepted, server_side=True)
-            dialled.join(10)
+            dialled.join(60)
         (self.stream,) = opened
 
 
@@ -141,7 +143,7 @@ def peer(papers: Papers) -> Iterator[Peer]:
     made.socket.close()
 
 
-def send_all(stream: Stream, content: bytes, timeout: float = 20) -> None:
+def send_all(stream: Stream, content: bytes, timeout: float = 60) -> None:
     """Writes all of it."""
     left = memoryview(content)
     while left:
@@ -172,8 +174,8 @@ def test_one_thread_reads_while_another_one_writes(peer: Peer) -> None:
         assert size, f"the stream ended, {left} bytes are missing"
         got.update(space[:size])
         left -= size
-    writing.join(20)
-    echoing.join(20)
+    writing.join(60)
+    echoing.join(60)
     # Then every byte came back, in order
     assert got.digest() == hashlib.sha256(content).digest()
 
@@ -192,7 +194,7 @@ def test_shut_wakes_the_reader_and_ends_writing(peer: Peer) -> None:
         peer.stream.shut()
         peer.stream.shut()
         # Then the reader sees the end, or what is one (Python 3.13), and nothing can be written any more
-        assert isinstance(reading.exception(10), OSError) or reading.result() == 0
+        assert isinstance(reading.exception(60), OSError) or reading.result() == 0
     with pytest.raises(OSError, match=r"."):
         peer.stream.send(memoryview(b"in the clear?"), 1)
 

@@ -43,10 +43,10 @@ def test_a_waiting_thread_gets_the_places_that_come_back() -> None:
     window = Window(cap=4)
     window.take([1] * 4, monotonic())
     got: list[int] = []
-    waiting = threading.Thread(target=lambda: got.append(window.take([1] * 3, monotonic() + 20)))
+    waiting = threading.Thread(target=lambda: got.append(window.take([1] * 3, monotonic() + 60)))
     waiting.start()
     window.give_back([1] * 4, busy=False)
-    waiting.join(20)
+    waiting.join(60)
     assert got == [3]
 
 

@@ -11,7 +11,7 @@ from outbox.health.supervisor import Supervisor
 from outbox.health.vitals import Vitals
 
 #: Generous: the machine may be busy.
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class Mortal:

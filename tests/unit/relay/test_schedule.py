@@ -12,7 +12,7 @@ from relay.events import Events
 from relay.schedule import Schedule
 
 #: Generous: the machine may be busy.
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def stepping(*steps: float) -> Iterator[float]:

@@ -11,7 +11,7 @@ from relay.wake import Wake
 
 #: A rest that no test waits for.
 NEVER = 3600.0
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class Told:
