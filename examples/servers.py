@@ -6,14 +6,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from examples.crew import QUICK
 from outbox import migrate
+from outbox.brokers.ledger import CannotTell
 from outbox.clock import monotonic
 from outbox.settings import Settings, load
-from outbox.wiring import open_database
+from outbox.wiring import open_database, open_ledger
 
 _STARTS_WITHIN = 30.0
 
@@ -35,7 +36,8 @@ def fresh_folder(folder: Path) -> Path:
 
 
 def settings_of(options: argparse.Namespace, folder: Path, origin: str) -> Settings:
-    """The settings of a run; the toolkit's tables are in the database when this returns."""
+    """The settings of a run; the toolkit's tables are in the database, and a real broker has the topic, when this
+    returns."""
     settings = load(
         **QUICK,
         origin=origin,
@@ -45,7 +47,21 @@ def settings_of(options: argparse.Namespace, folder: Path, origin: str) -> Setti
     database = open_database(settings)
     migrate.upgrade(database)
     database.close()
+    _expect_topic(settings, options.topic)
     return settings
+
+
+def _expect_topic(settings: Settings, topic: str) -> None:
+    """``SystemExit`` where messages would wait for their topic for ever; a proxy does not say what it has."""
+    if settings.broker_url.startswith(("embedded:", "rocketmq+grpc:")):
+        return
+    try:
+        with closing(open_ledger(settings)) as ledger:
+            known = ledger.exists(topic)
+    except CannotTell as problem:
+        raise SystemExit(str(problem)) from problem
+    if not known:
+        raise SystemExit(f"topic {topic}: the broker does not know it: mqadmin updateTopic -n … -c … -t {topic}")
 
 
 @contextmanager

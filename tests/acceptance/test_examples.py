@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from outbox.identity import fresh_token
 from tests.acceptance.deployment import patient
 from tests.acceptance.examples import on_servers, run_example
 from tests.services.databases import fresh_database
+from tests.services.ports import free_port
 
 pytestmark = patient
 
@@ -44,6 +46,25 @@ def test_each_payment_has_its_effects_once_on_servers(
         outcome = run_example("order_payment", tmp_path, *servers, "--orders", "300", "--kills", "4")
     # Then
     assert_paid(outcome, 300, "300 orders paid, 15 declined; 4 processes killed, 100 duplicates sent")
+
+
+def test_what_is_not_there_is_told_at_once(rocketmq: str, tmp_path: Path) -> None:
+    # Given brokers without the topic, and a name server that nobody serves
+    topic = f"missing-{fresh_token()}"
+
+    def said(namesrv: str) -> tuple[int, str]:
+        code, output = run_example(
+            "tracking_events", tmp_path, "--broker-url", f"rocketmq://{namesrv}", "--topic", topic
+        )
+        return code, output.splitlines()[-1]
+
+    # When the example is started / Then it ends, and says what to do
+    assert said(rocketmq) == (
+        1,
+        f"topic {topic}: the broker does not know it: mqadmin updateTopic -n … -c … -t {topic}",
+    )
+    code, last = said(f"127.0.0.1:{free_port()}")
+    assert (code, last.partition(":")[0]) == (1, "no name server answers")
 
 
 def test_each_event_is_counted_once(tmp_path: Path) -> None:
