@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.engine import URL
+
 from outbox.brokers.base import Broker
 from outbox.brokers.embedded.broker import EmbeddedBroker
 from outbox.brokers.embedded.examiner import EmbeddedExaminer
@@ -45,12 +47,17 @@ _RIGHT = (
 _GROUP = re.compile(r"[%|A-Za-z0-9_-]+")
 
 
-def open_database(settings: Settings, statement_timeout: float = STATEMENT_TIMEOUT) -> Database:
-    """The database; a SQLite file's folder is made if it is missing. ``SettingsError`` if there are several."""
+def database_address(settings: Settings) -> URL:
+    """The URL of the one database that is meant; ``SettingsError`` if there are several."""
     if settings.databases:
         names = ", ".join(it.name for it in settings.databases)
         raise SettingsError(f"OUTBOX_DATABASE: several databases are listed: choose one with --database: {names}")
-    url = parsed(settings.database_url)
+    return parsed(settings.database_url)
+
+
+def open_database(settings: Settings, statement_timeout: float = STATEMENT_TIMEOUT) -> Database:
+    """The database; a SQLite file's folder is made if it is missing. ``SettingsError`` if there are several."""
+    url = database_address(settings)
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise SettingsError("OUTBOX_DATABASE_URL: names no file, and memory ends with the process: sqlite:///outbox.db")
     if path := sqlite_file(url):

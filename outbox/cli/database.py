@@ -9,8 +9,9 @@ from outbox import migrate, revision, settings
 from outbox.cli.options import DatabaseUrl, Named, opened
 from outbox.columns import MYSQL_FAMILY
 from outbox.errors import SchemaError, SettingsError
-from outbox.store.database import parsed
+from outbox.settings import Settings
 from outbox.store.identity import Identity
+from outbox.wiring import database_address
 
 app = typer.Typer(help="The outbox tables: bring them up to date, check them, print their DDL.", no_args_is_help=True)
 
@@ -73,11 +74,12 @@ def adopt(
 def sql(
     dialect: Annotated[Dialect | None, typer.Option(help="By default that of the database URL.")] = None,
     database_url: DatabaseUrl = None,
+    named: Named = None,
 ) -> None:
     """Prints the DDL of all revisions, for those who apply it by hand. Needs no database."""
-    typer.echo(migrate.sql(dialect or _dialect_of(database_url)), nl=False)
+    typer.echo(migrate.sql(dialect or _dialect_of(settings.load(database_url=database_url, database=named))), nl=False)
 
 
-def _dialect_of(database_url: str | None) -> Dialect:
-    backend = parsed(settings.load(database_url=database_url).database_url).get_backend_name()
+def _dialect_of(loaded: Settings) -> Dialect:
+    backend = database_address(loaded).get_backend_name()
     return Dialect.MYSQL if backend in MYSQL_FAMILY else Dialect(backend)

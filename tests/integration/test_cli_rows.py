@@ -343,6 +343,21 @@ def test_db_sql_follows_the_settings_or_the_flag(anywhere: Command) -> None:
     assert anywhere("db", "sql", "--dialect", "postgresql").out == migrate.sql("postgresql")
 
 
+def test_db_sql_of_listed_databases_is_that_of_the_one_that_is_named(
+    anywhere: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given databases of two kinds
+    urls = {"east": "postgresql://east/d", "west": "mysql://west/d"}
+    listed = [f'[[databases]]\nname = "{name}"\nurl = "{url}"\n' for name, url in urls.items()]
+    (tmp_path / "outbox.toml").write_text("".join(listed))
+    monkeypatch.chdir(tmp_path)
+    # When the DDL is asked for / Then nobody guesses which is meant
+    done = anywhere("db", "sql")
+    assert (done.code, done.out) == (2, "")
+    assert "choose one with --database: east, west" in done.err
+    assert anywhere("db", "sql", "--database", "west").out == migrate.sql("mysql")
+
+
 def test_db_adopt_gives_a_copy_an_identity_of_its_own(run: Command, migrated_url: str) -> None:
     # Given a database that is a copy of another
     database = Database(migrated_url)
