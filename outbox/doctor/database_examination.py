@@ -14,7 +14,7 @@ from outbox.message import Mode
 from outbox.origin import origin_of
 from outbox.settings import Settings
 from outbox.shown import where, without_secrets
-from outbox.store.database import Database
+from outbox.store.database import Database, missing_file
 from outbox.store.examined_rows import ExaminedRows
 from outbox.store.examined_schema import ExaminedSchema, SchemaFacts
 from outbox.store.examined_server import ExaminedServer
@@ -49,7 +49,7 @@ class DatabaseExamination:
     def findings(self) -> Iterator[Finding]:
         """Fills ``known`` on the way."""
         url = self._database.engine.url
-        if self._database.missing_file():
+        if missing_file(url):
             yield database_subjects.DATABASE_REACHABLE.problem(
                 "database", f"{where(url)}: `outbox db upgrade` makes this file"
             )

@@ -110,10 +110,6 @@ class Database:
                 connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection
 
-    def missing_file(self) -> Path | None:
-        """The SQLite file that is not there yet, and that the first connection would make."""
-        return missing_file(self.engine.url)
-
     def close(self) -> None:
         """Closes the pooled connections."""
         self.engine.dispose()

@@ -167,6 +167,24 @@ def end_one(broker: Broker, half: Half, verdict: Verdict) -> Ended:
     return ended
 
 
+def end_all(broker: Broker, halves: Sequence[Half], verdict: Verdict, *, within: float = PATIENCE) -> None:
+    """Ends halves, again and again where their broker is just coming back; every answer is a confirmation.
+
+    One that is busy gets its time: a COMMIT that is sent again, because the first one still waits there, makes a second
+    message.
+    """
+    left = list(halves)
+
+    def done() -> bool:
+        ended = broker.resolve([Ending(half, verdict) for half in left], soon())
+        left[:] = [
+            half for half, said in zip(left, ended, strict=True) if said.confirmation is not Confirmation.CONFIRMED
+        ]
+        return not left
+
+    expect_soon(done, f"{len(left)} halves are ended", within=within)
+
+
 def publish(broker: Broker, outgoing: Outgoing) -> Half:
     """Stores a half and commits it; asserts the confirmation where the transport has one."""
     half = prepare_one(broker, outgoing)

@@ -14,7 +14,7 @@ from outbox.clock import monotonic
 from outbox.identity import fresh_token, unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import look_up
+from tests.contracts.rig import end_all, look_up
 from tests.services.require import require
 from tests.services.rocketmq import RocketMQ
 from tests.services.rocketmq.admin import Admin
@@ -67,20 +67,9 @@ def visible(cluster: RocketMQ, topic: str) -> list[str]:
 
 
 def commit_until_confirmed(broker: RemotingBroker, halves: list[Half]) -> list[str]:
-    """Commits halves at a broker that may still be starting; their ids.
-
-    One that is busy gets its time: a COMMIT that is sent again, because the first one still waits there, makes a second
-    message.
-    """
-    left = [Ending(half, Verdict.COMMIT) for half in halves]
-    ids = sorted(ending.half.half_id for ending in left)
-    end = time.monotonic() + 2 * DEADLINE
-    while left:
-        assert time.monotonic() < end, f"{len(left)} commits are not confirmed"
-        ended = broker.resolve(left, monotonic() + DEADLINE)
-        left = [each for each, said in zip(left, ended, strict=True) if said.confirmation is not Confirmation.CONFIRMED]
-        time.sleep(0.05)
-    return ids
+    """Commits halves at a broker that may still be starting; their ids."""
+    end_all(broker, halves, Verdict.COMMIT, within=2 * DEADLINE)
+    return sorted(half.half_id for half in halves)
 
 
 def test_halves_outlive_the_broker_and_its_address_is_found_again(

@@ -17,7 +17,7 @@ from outbox.clock import monotonic
 from outbox.identity import fresh_token, unique_ids
 from outbox.lifecycle import Verdict
 from outbox.verdict import Confirmation, Sighting
-from tests.contracts.rig import look_up, now, soon
+from tests.contracts.rig import end_all, look_up, now, soon
 from tests.services.librocketmq import librocketmq
 from tests.services.require import require
 from tests.services.rocketmq import Deployment, Member
@@ -85,20 +85,6 @@ def halves_at(broker: Broker, topic: str, wanted: Collection[str], count: int = 
 
     expect_soon(stored, f"halves are stored at {wanted} alone", within=DEADLINE)
     return batches[-1]
-
-
-def end_all(broker: Broker, halves: Collection[Half], verdict: Verdict) -> None:
-    """Ends halves, again and again where their broker is just coming back; every answer is a confirmation."""
-    left = list(halves)
-
-    def done() -> bool:
-        ended = broker.resolve([Ending(half, verdict) for half in left], soon())
-        left[:] = [
-            half for half, said in zip(left, ended, strict=True) if said.confirmation is not Confirmation.CONFIRMED
-        ]
-        return not left
-
-    expect_soon(done, f"{len(left)} halves are ended", within=DEADLINE)
 
 
 def is_away(broker: Broker, topic: str, *, partial: bool | None = None) -> bool:
